@@ -1,0 +1,46 @@
+"""The drafter interface: anything that proposes bytes. It knows no target, no token of it, no epoch.
+
+A drafter makes one session per generation. A session is used from one thread, in this order and over again:
+`extend` with what became final, then `propose`. Committed bytes only grow; a proposal that was not taken up
+leaves no trace other than what the session itself learned from it.
+"""
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from grimboost.messages import DraftToken
+
+
+class Proposal(Struct, frozen=True):
+    """Proposed bytes and the statistics of the drafter's own tokens, whose lengths add up to them.
+
+    `whole`: the proposal ends where the drafter wanted it to end, not at the limit, so its last word is whole.
+    """
+
+    data: bytes = b""
+    tokens: tuple[DraftToken, ...] = ()
+    whole: bool = False
+
+
+class DraftSession(Protocol):
+    """One generation's drafter."""
+
+    def extend(self, committed: bytes) -> None:
+        """These bytes follow what was committed before (first call: the prompt)."""
+        ...
+
+    def propose(self, ahead: bytes, limit: int) -> Proposal:
+        """Continue the committed bytes followed by `ahead`, by at most `limit` bytes; empty to abstain."""
+        ...
+
+
+class Drafter(Protocol):
+    """Makes sessions. A drafter that raises is dropped for that generation, which goes on without it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def begin(self) -> DraftSession:
+        """A session without any committed byte."""
+        ...

@@ -1,0 +1,153 @@
+"""The eager target: transformers' own forward with transformers' cache, for models of the Llama family.
+
+With `row_exact` (the default) its linear layers and attention run on the kernels of
+`grimboost.adapters.row_exact` and, where these measure as exact on this machine, the target is row-invariant.
+Without, every kernel is transformers' own; that is not row-invariant, and the facts say so.
+
+It calls `forward`, never `generate`, and feeds each slot of a batch by itself. It knows nothing of bytes.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+from transformers import LlamaForCausalLM
+from transformers.cache_utils import Cache, DynamicCache
+
+from grimboost.adapters import row_exact
+from grimboost.adapters.choice import choose_rows
+from grimboost.adapters.slots import SlotTable
+from grimboost.adapters.target import Chosen, Rows, Slot, TargetFacts
+from grimboost.adapters.vocabulary import Vocabulary
+from grimboost.errors import ModelReferenceError
+from grimboost.stages.sampling_rule import SamplingRule
+
+log = structlog.get_logger(__name__)
+
+Precision = Literal["fp32", "bf16"]
+
+_DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+TIE_BOUNDS = {"fp32": 2e-4, "bf16": 1.0}
+"""Without row-exact kernels: largest change of a margin between block and single rows that was measured
+(7e-5 in fp32, 0.75 in bf16; `bench/near_ties.py`), rounded up by a factor of 2 to 3 and 1.3."""
+
+
+class EagerTarget:
+    """A `LlamaForCausalLM` with slots."""
+
+    def __init__(
+        self,
+        model: LlamaForCausalLM,
+        vocabulary: Vocabulary,
+        name: str = "model",
+        precision: Precision = "fp32",
+        row_exact_kernels: bool = True,
+        digest: str = "",
+    ) -> None:
+        config = model.config
+        self._model = model.eval().requires_grad_(False)
+        self._vocabulary = vocabulary
+        self._dtype = _DTYPES[precision]
+        self._packed = row_exact_kernels and self._pack(config)
+        limit = int(config.max_position_embeddings)
+        bound = 0.0 if self._packed else TIE_BOUNDS[precision]
+        self._facts = TargetFacts(name, precision, limit, self._packed, bound, digest=digest)
+        self._slots: SlotTable[Cache] = SlotTable(limit)
+
+    @property
+    def facts(self) -> TargetFacts:
+        return self._facts
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self._vocabulary
+
+    @property
+    def open_slots(self) -> int:
+        """Slots that have not been closed."""
+        return len(self._slots)
+
+    def open(self, rule: SamplingRule) -> Slot:
+        return self._slots.add(rule, self._new_cache())
+
+    def step(self, batch: Sequence[Rows]) -> list[list[Chosen]]:
+        self._slots.check(batch)
+        with torch.inference_mode():
+            return [self._feed(rows) for rows in batch]
+
+    def length(self, slot: Slot) -> int:
+        return len(self._slots[slot].tokens)
+
+    def rollback(self, slot: Slot, length: int) -> None:
+        removed = self._slots.cut(slot, length)
+        if removed:
+            self._slots[slot].cache.crop(-removed)
+
+    def close(self, slot: Slot) -> None:
+        self._slots.remove(slot)
+
+    def without_row_invariance(self) -> "EagerTarget":
+        """Make the facts say less than measured: near-ties are then re-checked. For tests of that path."""
+        precision = self._facts.precision
+        self._facts = replace(self._facts, row_invariant=False, tie_bound=TIE_BOUNDS[precision])
+        return self
+
+    def _pack(self, config: Any) -> bool:
+        if not torch.backends.mkldnn.is_available():
+            log.warning("oneDNN is absent, the target is not row-invariant")
+            return False
+        row_exact.pack_linears(self._model)
+        config._attn_implementation = row_exact.ATTENTION
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        with torch.inference_mode():
+            exact = row_exact.kernels_are_exact(self._model, self._dtype, heads, kv_heads, config.head_dim)
+        if not exact:
+            log.warning("the row-exact kernels are not exact on this machine; near-ties will be re-checked")
+        return exact
+
+    def _new_cache(self) -> Cache:
+        if self._model.config._attn_implementation != row_exact.ATTENTION:
+            return DynamicCache(config=self._model.config)
+        return Cache(layers=[row_exact.GrowingLayer() for _ in range(self._model.config.num_hidden_layers)])
+
+    def _feed(self, rows: Rows) -> list[Chosen]:
+        entry = self._slots[rows.slot]
+        past = len(entry.tokens)
+        options: dict[str, Any] = {}
+        if self._model.config._attn_implementation == row_exact.ATTENTION:
+            options["plan"] = row_exact.RowPlan(past, len(rows.tokens), self._dtype)
+        ids = torch.tensor([rows.tokens])
+        hidden = self._model.model(input_ids=ids, cache=entry.cache, use_cache=True, **options)[0]
+        entry.tokens.extend(rows.tokens)
+        if not rows.choose:
+            return []
+        logits = self._logits(hidden[:, -rows.choose :])
+        return choose_rows(logits, entry.rule, entry.tokens, self._facts.tie_bound)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """[1, rows, hidden] -> [rows, vocabulary] fp32; padding rows of the embedding can never win (A5)."""
+        logits: Tensor = self._model.lm_head(hidden)[0].float()
+        logits[:, len(self._vocabulary) :] = -math.inf
+        return logits
+
+
+def load_eager(
+    directory: Path,
+    vocabulary: Vocabulary,
+    name: str,
+    precision: Precision = "fp32",
+    row_exact_kernels: bool = True,
+    digest: str = "",
+) -> EagerTarget:
+    """Load safetensors from a directory. Raises `ModelReferenceError` if transformers cannot."""
+    try:
+        model = LlamaForCausalLM.from_pretrained(directory, dtype=_DTYPES[precision], local_files_only=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelReferenceError(f"cannot load the model in {directory}: {error}") from error
+    return EagerTarget(model, vocabulary, name, precision, row_exact_kernels, digest)

@@ -1,0 +1,91 @@
+"""The one shell around a pure stage: receive, record, decide, send. All five actors run this loop.
+
+It is the only place that awaits on behalf of a stage, notes its inputs for the log, and knows how an actor
+ends: done (the stage says so), failed (it raised: the task group of its generation ends) or cancelled.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from anyio.lowlevel import checkpoint
+from msgspec import Struct
+
+from grimboost.mailbox import Mailbox, MailboxClosed
+from grimboost.messages import Elapsed, Message
+from grimboost.stages.stage import Stage
+from grimboost.wiring import routes
+
+BATCH = 16
+"""Messages handled in one go before other tasks get a turn."""
+
+
+class Outlet(Protocol):
+    """Where an actor's messages go: a mailbox or a worker's port."""
+
+    def post_nowait(self, item: Any) -> None: ...
+
+    async def send(self, item: Any) -> None: ...
+
+
+class ActorStatistics(Struct, frozen=True):
+    """Messages in and out since the start."""
+
+    received: int
+    sent: int
+
+
+class Actor:
+    """One stage with its mailbox and the outlets that the wiring gives it."""
+
+    def __init__(
+        self,
+        name: str,
+        stage: Stage[Any],
+        mailbox: Mailbox[Any],
+        outlets: Mapping[str, Outlet],
+        record: Callable[[str, Message, list[Message]], None],
+    ) -> None:
+        self.name = name
+        self.mailbox = mailbox
+        self._stage = stage
+        self._record = record
+        self._received = self._sent = 0
+        self._routes = {
+            message: tuple((outlets[edge.receiver], edge.blocks) for edge in edges)
+            for message, edges in routes(name).items()
+        }
+
+    def statistics(self) -> ActorStatistics:
+        """A snapshot."""
+        return ActorStatistics(self._received, self._sent)
+
+    async def run(self) -> None:
+        """Until the stage is done. The mailbox is closed on every way out, so nobody waits for this actor."""
+        try:
+            handled = 0
+            while not self._stage.done:
+                message = self.mailbox.receive_nowait()
+                if message is None:
+                    message, handled = await self.mailbox.receive(self._stage.patience), 0
+                elif handled >= BATCH:
+                    await checkpoint()
+                    handled = 0
+                handled += 1
+                await self._handle(Elapsed() if message is None else message)
+        finally:
+            self.mailbox.close()
+
+    async def _handle(self, message: Message) -> None:
+        answers = self._stage.receive(message)
+        self._received += 1
+        self._record(self.name, message, answers)
+        for answer in answers:
+            for outlet, blocks in self._routes[type(answer)]:
+                self._sent += 1
+                if blocks:
+                    try:
+                        await outlet.send(answer)
+                    except MailboxClosed:  # the receiver has ended; what follows is of no use to it
+                        continue
+                else:
+                    outlet.post_nowait(answer)

@@ -1,0 +1,109 @@
+"""What the drafter's worker runs: sessions of all generations, and the cut of their bytes into spans.
+
+A drafter that raises answers `DraftFailed` for that one generation. Bytes become presumptive target tokens
+here, beside the model, so that the pure stages need no vocabulary. It knows no epochs; it echoes them.
+"""
+
+import time
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import structlog
+from msgspec.structs import replace
+
+from grimboost import messages as m
+from grimboost.adapters.drafter import Drafter, DraftSession, Proposal
+from grimboost.adapters.segmentation import TAIL_BYTES, Piece, Segmenter
+from grimboost.worker import Job, Lease
+
+log = structlog.get_logger(__name__)
+
+
+class DraftService:
+    """Answers `DraftRequested`."""
+
+    def __init__(self, drafter: Drafter, segmenter: Segmenter) -> None:
+        self._drafter = drafter
+        self._segmenter = segmenter
+        self._texts: WeakKeyDictionary[Lease, _Text] = WeakKeyDictionary()
+
+    def handle(self, jobs: Sequence[Job]) -> list[tuple[Lease, m.Message]]:
+        return [(job.lease, self._answer(job.lease, job.request)) for job in jobs]
+
+    def close(self) -> None:
+        self._texts.clear()
+
+    def _answer(self, lease: Lease, request: m.DraftRequested) -> m.DraftReturned | m.DraftFailed:
+        begin = time.perf_counter()
+        try:
+            if lease not in self._texts:
+                self._texts[lease] = _Text(self._drafter.begin())
+            answer = self._texts[lease].draft(request, self._segmenter)
+        except Exception as error:  # a drafter may be anyone's code: it costs speed, never output
+            log.warning("drafter dropped for this generation", drafter=self._drafter.name, error=repr(error))
+            return m.DraftFailed(request.request, repr(error))
+        return replace(answer, seconds=time.perf_counter() - begin)
+
+
+class _Text:
+    """One generation: its session, the committed tail, and the draft tokens of the standing candidate."""
+
+    def __init__(self, session: DraftSession) -> None:
+        self._session = session
+        self._tail = b""
+        self._standing: list[m.DraftToken] = []
+
+    def draft(self, request: m.DraftRequested, segmenter: Segmenter) -> m.DraftReturned:
+        self._commit(request)
+        proposal = self._session.propose(request.ahead, request.limit)
+        _check(proposal, request.limit)
+        kept = request.ahead if request.realign else b""
+        before = self._tail if request.realign else (self._tail + request.ahead)[-TAIL_BYTES:]
+        pieces = segmenter.segment(before, kept + proposal.data, proposal.whole)
+        self._standing += proposal.tokens
+        skip = 0 if request.realign else len(request.ahead)
+        return m.DraftReturned(
+            request.request,
+            request.epoch,
+            request.frontier,
+            request.frontier + skip,
+            _spans(pieces, self._standing, skip),
+            proposal.tokens,
+        )
+
+    def _commit(self, request: m.DraftRequested) -> None:
+        self._session.extend(request.committed)
+        self._tail = (self._tail + request.committed)[-TAIL_BYTES:]
+        if request.ahead:
+            self._standing = _between(self._standing, len(request.committed), len(request.ahead))
+        else:
+            self._standing = []
+
+
+def _check(proposal: Proposal, limit: int) -> None:
+    covered = sum(token.length for token in proposal.tokens)
+    if covered != len(proposal.data):
+        raise ValueError(f"draft tokens cover {covered} bytes of a proposal of {len(proposal.data)}")
+    if len(proposal.data) > limit:
+        raise ValueError(f"{len(proposal.data)} bytes proposed, {limit} were asked for")
+
+
+def _between(tokens: list[m.DraftToken], start: int, length: int) -> list[m.DraftToken]:
+    """Tokens over the bytes [start, start + length), cut at both ends."""
+    kept, at = [], 0
+    for token in tokens:
+        size = min(at + token.length, start + length) - max(at, start)
+        if size > 0:
+            kept.append(replace(token, length=size))
+        at += token.length
+    return kept
+
+
+def _spans(pieces: list[Piece], tokens: list[m.DraftToken], skip: int) -> tuple[m.Span, ...]:
+    """Each piece with the minimum confidence over the drafter tokens that overlap it."""
+    spans, at = [], skip
+    for id, data in pieces:
+        overlap = _between(tokens, at, len(data))
+        spans.append(m.Span(id, data, min((token.confidence for token in overlap), default=0.0)))
+        at += len(data)
+    return tuple(spans)

@@ -1,0 +1,236 @@
+"""The engine: a target and a drafter in their workers, and the task group in which generations live.
+
+It resolves what a caller asks for into configurations, starts generations and ends them all when it is left.
+It knows the stages only as a wiring and the models only as services.
+"""
+
+import itertools
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Unpack
+
+import anyio
+import anyio.abc
+import structlog
+from anyio.to_thread import run_sync
+from msgspec import Struct
+
+from grimboost import messages as m
+from grimboost.adapters.drafter import Drafter
+from grimboost.draft_service import DraftService
+from grimboost.errors import MisuseError
+from grimboost.generation import Generation, Request
+from grimboost.loading import LoadedTarget, Precision, load_target, make_drafter
+from grimboost.log import LogHeader, LogWriter
+from grimboost.model_references import Progress
+from grimboost.parameters import Options, Parameters, parameters
+from grimboost.resolution import resolve_stages
+from grimboost.target_service import TargetService
+from grimboost.versions import versions
+from grimboost.worker import Worker, WorkerStatistics
+
+log = structlog.get_logger(__name__)
+
+CAPACITY = 8
+"""Messages that may wait in each mailbox's data lane, and events that may wait for a client."""
+
+CLOSE_SECONDS = 10.0
+
+
+class EngineStatistics(Struct, frozen=True):
+    """A snapshot: generations that run, slots that they hold, work done by each worker."""
+
+    generations: int
+    open_slots: int
+    target: WorkerStatistics
+    drafter: WorkerStatistics | None
+
+
+class Engine:
+    """Use it as `async with await Engine.load("smollm2-135m") as engine`."""
+
+    def __init__(
+        self, loaded: LoadedTarget, drafter: Drafter | str | None = "lookup", capacity: int = CAPACITY
+    ) -> None:
+        self.loaded = loaded
+        self.drafter = make_drafter(drafter) if isinstance(drafter, str) else drafter
+        self._capacity = capacity
+        self._service = TargetService(loaded.target)
+        self._target = Worker("target", self._service)
+        self._drafter: Worker | None = None
+        if self.drafter is not None:
+            self._drafter = Worker("drafter", DraftService(self.drafter, loaded.segmenter))
+        self._runs = itertools.count(1)
+        self._generations: set[Generation] = set()
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    @classmethod
+    async def load(
+        cls,
+        target: str = "smollm2-135m",
+        *,
+        precision: Precision = "fp32",
+        drafter: Drafter | str | None = "lookup",
+        row_exact: bool = True,
+        progress: Progress | None = None,
+    ) -> "Engine":
+        """Fetch, convert and load what is needed, in a thread.
+
+        Raises `ModelReferenceError` (what is wrong with the target, and what to do) or `MisuseError`.
+        """
+        if isinstance(drafter, str):
+            make_drafter(drafter)  # a wrong name is refused before a model is loaded
+        load: Callable[[], LoadedTarget] = lambda: load_target(target, precision, row_exact, progress)  # noqa: E731
+        return cls(await run_sync(load, abandon_on_cancel=True), drafter)
+
+    # ------------------------------------------------------------ life
+
+    async def __aenter__(self) -> "Engine":
+        if self._tasks is not None or self._target.started:
+            raise MisuseError("an engine can be entered once")
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        for worker in self._workers:
+            worker.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        tasks, self._tasks = self._tasks, None
+        if tasks is None:
+            return None
+        for generation in tuple(self._generations):
+            generation.cancel()
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True) as bound:
+            for generation in tuple(self._generations):
+                await generation.finished.wait()
+        if bound.cancelled_caught:
+            log.warning("generations did not end in time and are abandoned", count=len(self._generations))
+        tasks.cancel_scope.cancel()
+        for worker in self._workers:
+            worker.stop()
+        return await tasks.__aexit__(kind, error, trace)
+
+    @property
+    def _workers(self) -> list[Worker]:
+        return [self._target] + ([self._drafter] if self._drafter else [])
+
+    def statistics(self) -> EngineStatistics:
+        """A snapshot, safe at any time."""
+        return EngineStatistics(
+            len(self._generations),
+            self._service.open_slots,
+            self._target.statistics(),
+            self._drafter.statistics() if self._drafter else None,
+        )
+
+    # ------------------------------------------------------------ generations
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        params: Parameters | None = None,
+        **options: Unpack[Options],
+    ) -> AsyncGenerator[bytes, None]:
+        """Output bytes as they become final, append-only; a chunk may end inside a character.
+
+        `prompt` is a user's text for the chat template, or token ids as they stand. Raises `MisuseError` at
+        once for wrong input; while iterating, `TargetError` if the target fails.
+        """
+        return self._stream(self.generate(prompt, params, **options))
+
+    @staticmethod
+    async def _stream(generation: Generation) -> AsyncGenerator[bytes, None]:
+        async with generation:
+            async for event in generation:
+                if isinstance(event, m.Chunk):
+                    yield event.data
+        generation.raise_for_error()
+
+    async def complete(
+        self,
+        prompt: str | Sequence[int],
+        params: Parameters | None = None,
+        **options: Unpack[Options],
+    ) -> bytes:
+        """All output bytes at once. Errors as in `stream`."""
+        async with aclosing(self.stream(prompt, params, **options)) as chunks:
+            return b"".join([chunk async for chunk in chunks])
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        params: Parameters | None = None,
+        *,
+        record: Path | str | None = None,
+        **options: Unpack[Options],
+    ) -> Generation:
+        """A generation with typed events (`Progress`, `Chunk`, `Done`); it starts when it is entered.
+
+        With `record`, its message log is written to that file. Raises `MisuseError` for wrong input.
+        """
+        if self._tasks is None:
+            raise MisuseError("the engine is not running; use it inside 'async with'")
+        request, header = self._request(prompt, parameters(params, options))
+        writer = LogWriter(Path(record), header) if record is not None else None
+        return Generation(request, self._target, self._drafter, self._start, writer)
+
+    def _start(self, generation: Generation) -> None:
+        if self._tasks is None:
+            raise MisuseError("the engine has been left")
+        if generation in self._generations or generation.finished.is_set():
+            raise MisuseError("a generation can be entered once")
+        self._generations.add(generation)
+        self._tasks.start_soon(self._run, generation)
+
+    async def _run(self, generation: Generation) -> None:
+        try:
+            await generation.run()
+        finally:
+            self._generations.discard(generation)
+
+    def _request(self, prompt: str | Sequence[int], params: Parameters) -> tuple[Request, LogHeader]:
+        loaded = self.loaded
+        ids = self._prompt_ids(prompt, params)
+        ends = {} if params.ignore_eos else loaded.end_ids
+        configs, rule = resolve_stages(
+            loaded.target.facts, loaded.curve, params, len(ids), tuple(loaded.end_ids), self.drafter is not None
+        )
+        started = m.Started(ids, loaded.target.vocabulary.join(ids))
+        request = Request(next(self._runs), params, started, configs, rule, self._capacity)
+        header = LogHeader(
+            versions=versions(),
+            model=loaded.target.facts.name,
+            model_digest=loaded.target.facts.digest,
+            tokenizer_digest=loaded.tokenizer_digest,
+            precision=loaded.target.facts.precision,
+            drafter=self.drafter.name if self.drafter else "none",
+            stages=configs,
+            rule=rule,
+            end_of_sequence=ends,
+            started=time.time(),
+        )
+        return request, header
+
+    def _prompt_ids(self, prompt: str | Sequence[int], params: Parameters) -> tuple[int, ...]:
+        limit, size = self.loaded.target.facts.context_limit, len(self.loaded.target.vocabulary)
+        if isinstance(prompt, str):
+            if self.loaded.tokenizer is None:
+                raise MisuseError("this target has no tokenizer; give the prompt as token ids")
+            ids = self.loaded.tokenizer.prompt_ids(prompt, params.chat_template, params.system)
+        else:
+            ids = tuple(prompt)
+        if not ids:
+            raise MisuseError("the prompt is empty")
+        for place, id in enumerate(ids):
+            if not 0 <= id < size:
+                raise MisuseError(f"prompt id {id} at place {place} is not in the vocabulary of {size}")
+        if len(ids) > limit:
+            raise MisuseError(f"the prompt has {len(ids)} tokens, the target's context limit is {limit}")
+        return ids
+
+

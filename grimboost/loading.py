@@ -1,0 +1,82 @@
+"""From a model reference to a target that is ready: model, tokenizer, segmenter, end ids and cost curve.
+
+Everything here blocks; the engine calls it in a thread. It knows nothing of generations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Literal
+
+from grimboost.adapters.drafter import Drafter
+from grimboost.adapters.segmentation import LongestMatchSegmenter, Segmenter
+from grimboost.adapters.target import Target
+from grimboost.errors import MisuseError
+from grimboost.model_cache import cache_root
+from grimboost.model_references import Progress, resolve
+from grimboost.stages.configuration import CostCurve
+
+if TYPE_CHECKING:
+    from grimboost.adapters.target_tokenizer import EndIds, TargetTokenizer
+
+Precision = Literal["fp32", "bf16"]
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
+DRAFTERS = ("lookup", "none")
+
+
+class LoadedTarget:
+    """A target with what belongs to it. Without a tokenizer, prompts are token ids."""
+
+    def __init__(
+        self,
+        target: Target,
+        curve: CostCurve,
+        tokenizer: TargetTokenizer | None = None,
+        segmenter: Segmenter | None = None,
+        end_ids: EndIds | None = None,
+    ) -> None:
+        self.target = target
+        self.curve = curve
+        self.tokenizer = tokenizer
+        self.segmenter = segmenter or LongestMatchSegmenter(target.vocabulary)
+        self.end_ids = end_ids or {}
+        self.tokenizer_digest = hashlib.sha256(tokenizer.json.encode()).hexdigest() if tokenizer else ""
+
+
+def load_target(
+    reference: str, precision: Precision = "fp32", row_exact: bool = True, progress: Progress | None = None
+) -> LoadedTarget:
+    """Resolve and load. Raises `ModelReferenceError` or `MisuseError`."""
+    if precision not in PRECISIONS:
+        raise MisuseError(f"precision is {precision!r}; known are {', '.join(PRECISIONS)}")
+    resolved = resolve(reference, progress)
+    # heavy imports only now: a wrong reference answers at once
+    from grimboost.adapters.eager_target import load_eager
+    from grimboost.adapters.segmentation import TokenizerSegmenter
+    from grimboost.adapters.target_tokenizer import load_tokenizer
+    from grimboost.cost_curves import kept_or_measured
+
+    if progress:
+        progress("loading", 0, 1)
+    tokenizer = load_tokenizer(resolved.directory)
+    vocabulary = tokenizer.vocabulary
+    target = load_eager(resolved.directory, vocabulary, resolved.name, precision, row_exact, resolved.digest)
+    end_ids = tokenizer.end_ids(resolved.directory)
+    for id, sources in resolved.end_ids.items():
+        end_ids.setdefault(id, []).extend(sources)
+    if progress:
+        progress("measuring", 0, 1)
+    curve = kept_or_measured(target, cache_root() / "curves")
+    segmenter = TokenizerSegmenter(tokenizer.json, vocabulary)
+    return LoadedTarget(target, curve, tokenizer, segmenter, end_ids)
+
+
+def make_drafter(name: str) -> Drafter | None:
+    """A drafter by name; None for `none`."""
+    if name == "none":
+        return None
+    if name == "lookup":
+        from grimboost.adapters.lookup_drafter import LookupDrafter
+
+        return LookupDrafter()
+    raise MisuseError(f"drafter is {name!r}; known are {', '.join(DRAFTERS)}")

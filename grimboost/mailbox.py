@@ -1,0 +1,138 @@
+"""A mailbox: one bounded data lane whose senders wait for room, and one control lane that never blocks.
+
+Control is delivered before data. Each message is delivered exactly once and in its lane's order, also when
+a send or a receive is cancelled at any await: a message enters and leaves the queue synchronously, and all
+waiting happens before (case D3). With capacity 0 a sender waits until a receiver waits.
+
+Non-blocking operations are sync and end in `_nowait`, possibly blocking ones are async. It knows nothing of
+what it carries.
+"""
+
+import math
+from collections import deque
+from typing import Generic, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+from msgspec import Struct
+
+Item = TypeVar("Item")
+
+
+class MailboxClosed(Exception):
+    """Nobody will receive what is sent, or nothing more will come."""
+
+
+class MailboxStatistics(Struct, frozen=True):
+    """Present queue lengths and totals since the start."""
+
+    data_waiting: int
+    control_waiting: int
+    senders_waiting: int
+    delivered: int
+    dropped: int
+
+
+class Mailbox(Generic[Item]):
+    """Any number of senders, one or more receivers, all on one event loop."""
+
+    def __init__(self, capacity: int = 8) -> None:
+        if capacity < 0:
+            raise ValueError(f"capacity is {capacity}; it has to be 0 or more")
+        self._capacity = capacity
+        self._data: deque[Item] = deque()
+        self._control: deque[Item] = deque()
+        self._receivers: deque[anyio.Event] = deque()
+        self._senders: deque[anyio.Event] = deque()
+        self._closed = False
+        self._delivered = 0
+        self._dropped = 0
+
+    def statistics(self) -> MailboxStatistics:
+        """A snapshot."""
+        return MailboxStatistics(
+            len(self._data), len(self._control), len(self._senders), self._delivered, self._dropped
+        )
+
+    # ------------------------------------------------------------ sending
+
+    def post_nowait(self, item: Item) -> None:
+        """Put on the control lane. Never blocks; after close the item is dropped and counted."""
+        if self._closed:
+            self._dropped += 1
+            return
+        self._control.append(item)
+        self._wake(self._receivers)
+
+    async def send(self, item: Item) -> None:
+        """Put on the data lane, waiting for room. Cancelled: the item was not sent.
+
+        Raises `MailboxClosed` if the mailbox is closed before there is room.
+        """
+        if self._closed or (self._room() and not self._senders):
+            await checkpoint()
+        while not self._closed and not self._room():
+            await self._wait(self._senders)
+        if self._closed:
+            self._dropped += 1
+            raise MailboxClosed
+        self._data.append(item)
+        self._wake(self._receivers)
+        if self._room():
+            self._wake(self._senders)
+
+    def _room(self) -> bool:
+        return len(self._data) < max(self._capacity, len(self._receivers) if self._capacity == 0 else 0)
+
+    # ------------------------------------------------------------ receiving
+
+    def receive_nowait(self) -> Item | None:
+        """The next item, control first; None if there is none."""
+        lane = self._control or self._data
+        if not lane:
+            return None
+        item = lane.popleft()
+        self._delivered += 1
+        self._wake(self._senders)
+        return item
+
+    async def receive(self, timeout: float | None = None) -> Item | None:
+        """The next item; None if none came within `timeout` seconds.
+
+        Raises `MailboxClosed` if the mailbox is closed and empty. Cancelled: no item is lost.
+        """
+        with anyio.move_on_after(math.inf if timeout is None else timeout):
+            while not (self._control or self._data):
+                if self._closed:
+                    raise MailboxClosed
+                if self._capacity == 0:
+                    self._wake(self._senders)
+                await self._wait(self._receivers)
+        return self.receive_nowait()
+
+    # ------------------------------------------------------------ closing
+
+    def close(self) -> None:
+        """Refuse what comes from now on and wake everyone. What is queued can still be received."""
+        self._closed = True
+        for waiters in (self._receivers, self._senders):
+            while waiters:
+                waiters.popleft().set()
+
+    @staticmethod
+    def _wake(waiters: deque[anyio.Event]) -> None:
+        if waiters:
+            waiters.popleft().set()
+
+    @classmethod
+    async def _wait(cls, waiters: deque[anyio.Event]) -> None:
+        event = anyio.Event()
+        waiters.append(event)
+        try:
+            await event.wait()
+        except BaseException:  # cancelled: leave the line, or pass on a turn that came at the same moment
+            if event.is_set():
+                cls._wake(waiters)
+            else:
+                waiters.remove(event)
+            raise

@@ -1,0 +1,151 @@
+"""Workers: one thread per model, which takes what waits for all generations and runs it as one batch.
+
+Nothing awaits inside a model step, and the event loop never computes. Each generation holds a `Lease`; once
+the lease has ended, queued work of it is not started and a late result is dropped (case D8). A worker thread
+is a daemon: a model that hangs cannot keep the process alive.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import structlog
+from msgspec import Struct
+
+from grimboost.event_loop import call_soon
+from grimboost.messages import Message
+
+log = structlog.get_logger(__name__)
+
+
+class Lease:
+    """One generation's right to a worker: its run number, where answers go, and whether it has ended.
+
+    `deliver` runs on the event loop. `ended` is set on the loop and read by the worker thread.
+    """
+
+    def __init__(self, run: int, deliver: Callable[[Message], None]) -> None:
+        self.run = run
+        self.ended = False
+        self._deliver = deliver
+
+    def deliver(self, message: Message) -> None:
+        """Hand an answer to the generation, unless it is over."""
+        if not self.ended:
+            self._deliver(message)
+
+
+class Job(Struct, frozen=True):
+    """One request of one generation. `always` runs also when the lease has ended (giving back a slot)."""
+
+    lease: Lease
+    request: Any
+    always: bool = False
+
+
+class Service(Protocol):
+    """What a worker thread runs. Never raises for a single bad request: that becomes its answer."""
+
+    def handle(self, jobs: Sequence[Job]) -> list[tuple[Lease, Message]]:
+        """Answer a batch of jobs, in any order."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""
+        ...
+
+
+class WorkerStatistics(Struct, frozen=True):
+    """Batches and jobs since the start, and the seconds in which the thread worked."""
+
+    batches: int
+    jobs: int
+    skipped: int
+    busy_seconds: float
+
+
+class Worker:
+    """A thread, its queue and its service. Start it on the event loop that shall get the answers."""
+
+    def __init__(self, name: str, service: Service) -> None:
+        self.name = name
+        self._service = service
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._batches = self._jobs = self._skipped = 0
+        self._busy = 0.0
+        self._on_loop: Callable[[Callable[[], None]], None] = lambda call: call()
+        self._thread = threading.Thread(target=self._run, name=f"grimboost {name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to work; answers are delivered on the running event loop."""
+        self._on_loop = call_soon()
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Queue a job. Never blocks."""
+        self._queue.put(job)
+
+    def stop(self) -> None:
+        """Ask the thread to end after the work at hand; returns at once."""
+        self._queue.put(None)
+
+    @property
+    def started(self) -> bool:
+        """Whether the thread was ever started."""
+        return self._thread.ident is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
+    def statistics(self) -> WorkerStatistics:
+        """A snapshot."""
+        return WorkerStatistics(self._batches, self._jobs, self._skipped, self._busy)
+
+    # ------------------------------------------------------------ in the thread
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            jobs, stopping = self._waiting()
+            ready = [job for job in jobs if job.always or not job.lease.ended]
+            self._skipped += len(jobs) - len(ready)
+            if ready:
+                self._work(ready)
+        self._service.close()
+
+    def _waiting(self) -> tuple[list[Job], bool]:
+        """Everything that is queued, at least one; and whether the end was among it."""
+        taken = [self._queue.get()]
+        while not self._queue.empty():
+            taken.append(self._queue.get())
+        return [job for job in taken if job is not None], None in taken
+
+    def _work(self, jobs: list[Job]) -> None:
+        begin = time.perf_counter()
+        answers = self._service.handle(jobs)
+        self._busy += time.perf_counter() - begin
+        self._batches += 1
+        self._jobs += len(jobs)
+        try:
+            self._on_loop(lambda: [lease.deliver(answer) for lease, answer in answers] and None)
+        except RuntimeError:  # the event loop is gone; so is everyone who waited
+            log.debug("answers dropped, the event loop has ended", worker=self.name, answers=len(answers))
+
+
+class Port:
+    """A stage's way to a worker: an outlet that turns messages into jobs of one lease."""
+
+    def __init__(self, worker: Worker, lease: Lease, always: tuple[type, ...] = ()) -> None:
+        self._worker, self._lease, self._always = worker, lease, always
+
+    def post_nowait(self, item: Message) -> None:
+        """Queue the request."""
+        self._worker.submit(Job(self._lease, item, isinstance(item, self._always)))
+
+    async def send(self, item: Message) -> None:
+        """The same; a worker's queue is bounded by one request in flight per stage."""
+        self.post_nowait(item)

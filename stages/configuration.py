@@ -1,0 +1,75 @@
+"""One small frozen struct per stage. Unknown fields are rejected; `auto` has been resolved before.
+
+They are written to the log's header, so that a replay builds the same stages.
+"""
+
+from msgspec import Struct
+
+
+class CostCurve(Struct, frozen=True, forbid_unknown_fields=True):
+    """Measured milliseconds of one target pass over `rows[i]` rows; `rows` ascend and start at 1."""
+
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16)
+    milliseconds: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0, 1.0)
+
+    def cost(self, rows: int) -> float:
+        """Milliseconds of a pass over `rows` rows: linear between measured points and beyond the last."""
+        points = list(zip(self.rows, self.milliseconds, strict=True))
+        for (low, low_ms), (high, high_ms) in zip(points, points[1:], strict=False):
+            if rows <= high:
+                break
+        else:
+            (low, low_ms), (high, high_ms) = points[-2] if len(points) > 1 else (0, 0.0), points[-1]
+        if rows <= low:
+            return low_ms
+        return low_ms + (high_ms - low_ms) * (rows - low) / (high - low)
+
+
+class DrafterConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """`max_ahead_bytes` is the credit: candidate bytes that may stand beyond the committed frontier."""
+
+    enabled: bool = True
+    max_ahead_bytes: int = 160
+    minimum_request_bytes: int = 24
+
+
+class GateConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Strict mode verifies every span."""
+
+    mode: str = "strict"
+
+
+class VerifierConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Facts of the target that the plan depends on, and limits of one pass.
+
+    `tie_bound` is in logits: a margin below it is re-checked one row at a time where the target is not
+    row-invariant. `patience_seconds` is how long a pass waits for the drafter's answer.
+    """
+
+    curve: CostCurve = CostCurve()
+    row_invariant: bool = True
+    tie_bound: float = 0.0
+    max_rows: int = 32
+    prefill_rows: int = 512
+    patience_seconds: float = 0.05
+    drafting: bool = True
+    max_new_tokens: int = 512
+
+
+class CascadeConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """The one cut point: budgets, stop strings and end-of-sequence ids. None is no limit."""
+
+    context_limit: int
+    max_new_tokens: int = 512
+    max_new_bytes: int | None = None
+    stop: tuple[bytes, ...] = ()
+    end_ids: tuple[int, ...] = ()
+
+
+class StageConfigs(Struct, frozen=True, forbid_unknown_fields=True):
+    """The five stages' configurations of one generation, as resolved."""
+
+    cascade: CascadeConfig
+    drafter: DrafterConfig = DrafterConfig()
+    gate: GateConfig = GateConfig()
+    verifier: VerifierConfig = VerifierConfig()

@@ -1,0 +1,117 @@
+"""The drafter's pure part: what to ask of the drafter's model, and what of its answer still stands.
+
+Flow by credit: at most `max_ahead_bytes` of candidate may stand beyond the committed frontier, and every
+commit gives some back. Each `Committed` is answered by exactly one `Draft`, an empty one where the drafter
+abstains, so that the verifier knows when waiting is pointless. One request is in flight at a time.
+
+::
+
+    IDLE ──Started/Committed──▶ ASKED ──DraftReturned──▶ IDLE
+                                  │ Committed: ask again after the answer
+                                  └──DraftFailed──▶ RETIRED      any ──Finished──▶ DONE
+
+It knows neither the target's vocabulary (the worker segments) nor what drafts cost.
+"""
+
+from enum import StrEnum
+
+from grimboost import messages as m
+from grimboost.stages.configuration import DrafterConfig
+from grimboost.stages.stage import undefined
+
+
+class State(StrEnum):
+    """Life of the drafter stage."""
+
+    IDLE = "idle"
+    ASKED = "asked"
+    RETIRED = "retired"
+    DONE = "done"
+
+
+class DrafterStage:
+    """Keeps the candidate bytes beyond the frontier and asks for more."""
+
+    patience = None
+
+    def __init__(self, config: DrafterConfig) -> None:
+        self._config = config
+        self._state = State.IDLE
+        self._epoch = 0
+        self._frontier = 0
+        self._ahead = b""  # candidate bytes that were sent on as spans and are not committed
+        self._uncommunicated = b""  # committed bytes that the worker has not been told yet
+        self._realign = False
+        self._again = False
+        self._request = 0
+
+    @property
+    def done(self) -> bool:
+        return self._state is State.DONE
+
+    def receive(self, message: m.DrafterInput) -> list[m.Message]:
+        """One answer per commit; stale answers are dropped and asked for again."""
+        match message:
+            case m.Finished():
+                self._state = State.DONE
+                return []
+            case m.Started():
+                self._uncommunicated = message.prompt
+                return self._ask() if self._config.enabled else [self._retire()]
+            case m.Invalidated():
+                self._epoch, self._realign = message.epoch, message.keep
+                self._ahead = self._ahead if message.keep else b""
+                return []
+            case m.Committed():
+                self._advance(message)
+                return [] if self._state is State.RETIRED else self._ask()
+            case m.DraftReturned() if self._state is State.ASKED:
+                return self._answer(message)
+            case m.DraftFailed() if self._state is State.ASKED:
+                return [self._retire()]
+            case m.DraftReturned() | m.DraftFailed() if self._state in {State.RETIRED, State.DONE}:
+                return []  # came too late
+        raise undefined("drafter", self._state, message)
+
+    def _advance(self, message: m.Committed) -> None:
+        data = b"".join(token.data for token in message.tokens)
+        self._frontier = message.frontier
+        self._uncommunicated += data
+        self._ahead = self._ahead[len(data) :] if self._ahead.startswith(data) else b""
+
+    def _ask(self) -> list[m.Message]:
+        if self._state is State.ASKED:
+            self._again = True
+            return []
+        limit = self._config.max_ahead_bytes - len(self._ahead)
+        if limit < self._config.minimum_request_bytes and not self._realign:
+            return [self._draft(())]  # enough is standing; the worker is told with the next request
+        self._request += 1
+        request = m.DraftRequested(
+            self._request, self._epoch, self._frontier, self._uncommunicated, self._ahead, limit, self._realign
+        )
+        if self._realign:
+            self._ahead = b""  # comes back as spans with the answer
+        self._state, self._uncommunicated, self._realign = State.ASKED, b"", False
+        return [request]
+
+    def _answer(self, message: m.DraftReturned) -> list[m.Message]:
+        self._state = State.IDLE
+        fits = message.epoch == self._epoch and message.offset == self._frontier + len(self._ahead)
+        answer: list[m.Message] = []
+        if fits:
+            answer.append(self._draft(message.spans))
+            self._ahead += b"".join(span.data for span in message.spans)
+        if self._again or not fits:
+            self._again = False
+            answer += self._ask()
+        return answer
+
+    def _draft(self, spans: tuple[m.Span, ...]) -> m.Draft:
+        offset = self._frontier + len(self._ahead)
+        return m.Draft(self._epoch, self._frontier, offset, spans, retired=self._state is State.RETIRED)
+
+    def _retire(self) -> m.Draft:
+        self._state = State.RETIRED
+        self._ahead = b""
+        return self._draft(())
