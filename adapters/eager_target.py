@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import structlog
+from grimboost.diagnostics import get_logger
 import torch
 from msgspec.structs import replace
 from torch import Tensor
@@ -27,7 +27,7 @@ from grimboost.adapters.vocabulary import Vocabulary
 from grimboost.errors import ModelReferenceError
 from grimboost.stages.sampling_rule import SamplingRule
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Precision = Literal["fp32", "bf16"]
 

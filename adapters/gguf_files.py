@@ -1,12 +1,12 @@
 """GGUF files: the facts in their header, and their conversion into a safetensors directory by transformers.
 
-It knows nothing of references, caches or what is supported. Everything it says comes from the one file: a
-`tokenizer.json` or `config.json` that lies beside it is not looked at, so the result depends on its bytes alone.
+It knows nothing of references and caches. Everything it says comes from the one file: a `tokenizer.json` or
+`config.json` that lies beside it is not looked at, so the result depends on the bytes of the file alone.
 """
 
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,19 @@ _LLAMA_TENSOR = re.compile(
 
 
 class GgufFacts(Struct, frozen=True):
-    """What a header says. `end_ids`: id -> the metadata that name it as an end, such as "gguf:eos_token_id"."""
+    """What a header says. `end_ids`: id -> the entries that name it an end, such as "gguf:eos_token_id"."""
 
     architecture: str
     end_ids: dict[int, list[str]]
     lost: list[str]
     """What transformers would drop without a word, of a file whose architecture is llama."""
+
+
+class Conversion(Struct, frozen=True):
+    """What is worth keeping of a conversion: ids that end a text, and the versions it was made with."""
+
+    end_ids: dict[int, list[str]]
+    versions: dict[str, str]
 
 
 def gguf_files(directory: Path) -> list[Path]:
@@ -36,7 +43,7 @@ def gguf_files(directory: Path) -> list[Path]:
 
 
 def read_facts(file: Path) -> GgufFacts:
-    """Read the header, and check that the file is as long as its header says (seconds, for a large vocabulary)."""
+    """Read the header, and check that the file is as long as it says. Seconds, for a large vocabulary."""
     from gguf import GGUFReader
 
     try:
@@ -54,11 +61,30 @@ def read_facts(file: Path) -> GgufFacts:
     return GgufFacts(architecture=architecture, end_ids=end_ids, lost=_lost(reader, architecture))
 
 
-def convert(file: Path, destination: Path, report: Callable[[int, int], None]) -> dict[str, str]:
-    """Write `destination`: config.json, model.safetensors in fp32, tokenizer.json. Returns the versions used.
+def convert(
+    file: Path, destination: Path, architectures: Collection[str], report: Callable[[int, int], None]
+) -> Conversion:
+    """Write `destination`: config.json, model.safetensors in fp32, tokenizer.json.
 
-    `report(done, total)` counts tensors. The parent of `destination` holds scratch files of the conversion.
+    Refuses, before the work, other architectures and what would not survive it. `report(done, total)` counts
+    tensors. Scratch files of the conversion go beside `destination`.
     """
+    facts = read_facts(file)
+    if facts.architecture not in architectures:
+        known = ", ".join(architectures)
+        raise ModelReferenceError(
+            f"{file} is not supported: architecture {facts.architecture!r}, not {known}"
+        )
+    if facts.lost:
+        raise ModelReferenceError(
+            f"{file} is not supported: the conversion would drop {', '.join(facts.lost[:4])}, and the model "
+            "would not be the same without. Give the model as safetensors"
+        )
+    report(0, 1)
+    return Conversion(facts.end_ids, _converted(file, destination, report))
+
+
+def _converted(file: Path, destination: Path, report: Callable[[int, int], None]) -> dict[str, str]:
     import torch
     import transformers
 
@@ -73,7 +99,7 @@ def convert(file: Path, destination: Path, report: Callable[[int, int], None]) -
         raise ModelReferenceError(f"{file}: {error}") from None
     except Exception as error:  # whatever transformers or the disk raises, the file did not become a model
         raise ModelReferenceError(f"{file} could not be converted: {_reason(error)}") from error
-    return {"transformers": transformers.__version__, "torch": torch.__version__}
+    return {"transformers": transformers.__version__, "torch": str(torch.__version__)}
 
 
 def _convert(source: Path, destination: Path) -> None:

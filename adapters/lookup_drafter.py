@@ -105,7 +105,11 @@ class LookupSession:
         period = bytes(self._automaton.text[start : start + limit])
         if not period:
             return b""
-        return (period * -(-limit // len(period)))[:limit] if start + limit > len(self._automaton.text) else period
+        return (
+            (period * -(-limit // len(period)))[:limit]
+            if start + limit > len(self._automaton.text)
+            else period
+        )
 
     def _proposal(self, data: bytes, matched: int) -> Proposal:
         tokens = []

@@ -209,10 +209,14 @@ def kernels_are_exact(model: nn.Module, dtype: torch.dtype, heads: int, kv_heads
 def _linear_is_exact(linear: PackedLinear, dtype: torch.dtype, generator: torch.Generator) -> bool:
     x = torch.randn(1, 17, linear.in_features, generator=generator).to(dtype)
     together = linear(x)
-    return all(torch.equal(linear(x[:, i : i + n]), together[:, i : i + n]) for i, n in ((0, 1), (3, 2), (8, 9)))
+    return all(
+        torch.equal(linear(x[:, i : i + n]), together[:, i : i + n]) for i, n in ((0, 1), (3, 2), (8, 9))
+    )
 
 
-def _attention_is_exact(dtype: torch.dtype, heads: int, kv_heads: int, size: int, generator: torch.Generator) -> bool:
+def _attention_is_exact(
+    dtype: torch.dtype, heads: int, kv_heads: int, size: int, generator: torch.Generator
+) -> bool:
     rows = 12
     key, value = (torch.randn(1, kv_heads, 640, size, generator=generator).to(dtype) for _ in range(2))
     query = torch.randn(1, heads, rows, size, generator=generator).to(dtype)

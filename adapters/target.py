@@ -55,6 +55,11 @@ class Target(Protocol):
     @property
     def vocabulary(self) -> Vocabulary: ...
 
+    @property
+    def open_slots(self) -> int:
+        """Slots that have not been closed."""
+        ...
+
     def open(self, rule: SamplingRule) -> Slot:
         """A new, empty slot whose tokens are chosen by `rule`."""
         ...

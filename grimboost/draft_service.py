@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
-import structlog
+from grimboost.diagnostics import get_logger
 from msgspec.structs import replace
 
 from grimboost import messages as m
@@ -16,7 +16,7 @@ from grimboost.adapters.drafter import Drafter, DraftSession, Proposal
 from grimboost.adapters.segmentation import TAIL_BYTES, Piece, Segmenter
 from grimboost.worker import Job, Lease
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class DraftService:

@@ -6,7 +6,7 @@ It knows the stages only as a wiring and the models only as services.
 
 import itertools
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -14,8 +14,7 @@ from typing import Unpack
 
 import anyio
 import anyio.abc
-import structlog
-from anyio.to_thread import run_sync
+from grimboost.diagnostics import get_logger
 from msgspec import Struct
 
 from grimboost import messages as m
@@ -32,7 +31,7 @@ from grimboost.target_service import TargetService
 from grimboost.versions import versions
 from grimboost.worker import Worker, WorkerStatistics
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CAPACITY = 8
 """Messages that may wait in each mailbox's data lane, and events that may wait for a client."""
@@ -53,19 +52,27 @@ class Engine:
     """Use it as `async with await Engine.load("smollm2-135m") as engine`."""
 
     def __init__(
-        self, loaded: LoadedTarget, drafter: Drafter | str | None = "lookup", capacity: int = CAPACITY
+        self,
+        loaded: LoadedTarget,
+        drafter: Drafter | str | None = "lookup",
+        capacity: int = CAPACITY,
+        worker: Worker | None = None,
     ) -> None:
+        """`worker`: the one that loaded the target, already started; without it one is made."""
         self.loaded = loaded
         self.drafter = make_drafter(drafter) if isinstance(drafter, str) else drafter
         self._capacity = capacity
-        self._service = TargetService(loaded.target)
-        self._target = Worker("target", self._service)
+        self._target = worker or Worker("target", lambda: TargetService(loaded.target))
+        self._workers = [self._target]
         self._drafter: Worker | None = None
         if self.drafter is not None:
-            self._drafter = Worker("drafter", DraftService(self.drafter, loaded.segmenter))
+            service = DraftService(self.drafter, loaded.segmenter)
+            self._drafter = Worker("drafter", lambda: service)
+            self._workers.append(self._drafter)
         self._runs = itertools.count(1)
         self._generations: set[Generation] = set()
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._entered = False
 
     @classmethod
     async def load(
@@ -77,24 +84,34 @@ class Engine:
         row_exact: bool = True,
         progress: Progress | None = None,
     ) -> "Engine":
-        """Fetch, convert and load what is needed, in a thread.
+        """Fetch, convert and load what is needed, in the thread that will run the target.
 
-        Raises `ModelReferenceError` (what is wrong with the target, and what to do) or `MisuseError`.
+        `row_exact=False` uses transformers' own kernels, with near-ties re-checked. Raises
+        `ModelReferenceError` (what is wrong with the target, and what to do) or `MisuseError`.
         """
         if isinstance(drafter, str):
             make_drafter(drafter)  # a wrong name is refused before a model is loaded
-        load: Callable[[], LoadedTarget] = lambda: load_target(target, precision, row_exact, progress)  # noqa: E731
-        return cls(await run_sync(load, abandon_on_cancel=True), drafter)
+        loaded: list[LoadedTarget] = []
+
+        def make() -> TargetService:
+            loaded.append(load_target(target, precision, row_exact, progress))
+            return TargetService(loaded[0].target)
+
+        worker = Worker("target", make)
+        await worker.start()
+        return cls(loaded[0], drafter, worker=worker)
 
     # ------------------------------------------------------------ life
 
     async def __aenter__(self) -> "Engine":
-        if self._tasks is not None or self._target.started:
+        if self._entered:
             raise MisuseError("an engine can be entered once")
+        self._entered = True
+        for worker in self._workers:
+            if not worker.started:
+                await worker.start()
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
-        for worker in self._workers:
-            worker.start()
         return self
 
     async def __aexit__(
@@ -115,15 +132,11 @@ class Engine:
             worker.stop()
         return await tasks.__aexit__(kind, error, trace)
 
-    @property
-    def _workers(self) -> list[Worker]:
-        return [self._target] + ([self._drafter] if self._drafter else [])
-
     def statistics(self) -> EngineStatistics:
         """A snapshot, safe at any time."""
         return EngineStatistics(
             len(self._generations),
-            self._service.open_slots,
+            self.loaded.target.open_slots,
             self._target.statistics(),
             self._drafter.statistics() if self._drafter else None,
         )
@@ -198,7 +211,12 @@ class Engine:
         ids = self._prompt_ids(prompt, params)
         ends = {} if params.ignore_eos else loaded.end_ids
         configs, rule = resolve_stages(
-            loaded.target.facts, loaded.curve, params, len(ids), tuple(loaded.end_ids), self.drafter is not None
+            loaded.target.facts,
+            loaded.curve,
+            params,
+            len(ids),
+            tuple(loaded.end_ids),
+            self.drafter is not None,
         )
         started = m.Started(ids, loaded.target.vocabulary.join(ids))
         request = Request(next(self._runs), params, started, configs, rule, self._capacity)
@@ -232,5 +250,3 @@ class Engine:
         if len(ids) > limit:
             raise MisuseError(f"the prompt has {len(ids)} tokens, the target's context limit is {limit}")
         return ids
-
-

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import sniffio
 
 
-def call_soon() -> Callable[[Callable[[], None]], None]:
+def call_soon() -> Callable[[Callable[[], object]], object]:
     """A thread-safe function that runs a callback soon on the event loop that is running now.
 
     The function raises RuntimeError once that loop has ended.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
-import structlog
+from grimboost.diagnostics import get_logger
 from msgspec import Struct
 
 from grimboost.errors import LogError, MisuseError
@@ -22,7 +22,7 @@ from grimboost.messages import AnyMessage
 from grimboost.stages.configuration import StageConfigs
 from grimboost.stages.sampling_rule import SamplingRule
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 FORMAT = 1
 _MAGIC = b"grimlog %d\n"

@@ -43,7 +43,9 @@ class Parameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if any(not stop for stop in self.stop):
             raise MisuseError("an empty stop string would end every generation at once")
         if self.system is not None and self.chat_template == "none":
-            raise MisuseError("system needs a chat template; with chat_template 'none' put it into the prompt")
+            raise MisuseError(
+                "system needs a chat template; with chat_template 'none' put it into the prompt"
+            )
         seed = secrets.randbits(63) if self.seed is None and self.temperature > 0 else (self.seed or 0)
         budget = self.max_new_tokens
         if budget is None:
@@ -94,7 +96,9 @@ def parameters(given: Parameters | None, options: Options) -> Parameters:
     """Merge keyword options into parameters and check the result."""
     unknown = set(options) - set(Parameters.__struct_fields__)
     if unknown:
-        raise MisuseError(f"unknown option {sorted(unknown)[0]!r}; known are {', '.join(Parameters.__struct_fields__)}")
+        raise MisuseError(
+            f"unknown option {sorted(unknown)[0]!r}; known are {', '.join(Parameters.__struct_fields__)}"
+        )
     fields = msgspec.structs.asdict(given or Parameters()) | dict(options)
     stop = fields.pop("stop")
     if not isinstance(stop, list | tuple) or not all(isinstance(one, str | bytes) for one in stop):

@@ -7,14 +7,14 @@ back by the thread that uses them, so never while a pass runs (case D8). It know
 import time
 from collections.abc import Sequence
 
-import structlog
+from grimboost.diagnostics import get_logger
 
 from grimboost import messages as m
 from grimboost.adapters.target import Chosen, Rows, Slot, Target
 from grimboost.errors import TargetError
 from grimboost.worker import Job, Lease
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Answer = tuple[Lease, m.Message]
 
@@ -25,11 +25,6 @@ class TargetService:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._slots: dict[Lease, Slot] = {}
-
-    @property
-    def open_slots(self) -> int:
-        """Slots that generations hold."""
-        return len(self._slots)
 
     def handle(self, jobs: Sequence[Job]) -> list[Answer]:
         answers = [self._single(job) for job in jobs if not isinstance(job.request, m.PassRequested)]

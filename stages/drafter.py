@@ -88,7 +88,13 @@ class DrafterStage:
             return [self._draft(())]  # enough is standing; the worker is told with the next request
         self._request += 1
         request = m.DraftRequested(
-            self._request, self._epoch, self._frontier, self._uncommunicated, self._ahead, limit, self._realign
+            self._request,
+            self._epoch,
+            self._frontier,
+            self._uncommunicated,
+            self._ahead,
+            limit,
+            self._realign,
         )
         if self._realign:
             self._ahead = b""  # comes back as spans with the answer

@@ -106,7 +106,9 @@ class StopRules:
         """Output offset at which the stop string begins that `data` completes first, if any."""
         text, base = self._tail + data, self.length - len(self._tail)
         found = [
-            (at + len(stop), at) for stop in self._config.stop if (at := _ending_after(text, stop, self._tail)) >= 0
+            (at + len(stop), at)
+            for stop in self._config.stop
+            if (at := _ending_after(text, stop, self._tail)) >= 0
         ]
         return base + min(found)[1] if found else None
 
