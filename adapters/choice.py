@@ -17,9 +17,7 @@ from grimboost.stages.keyed_random import Purpose, gumbels
 from grimboost.stages.sampling_rule import SamplingRule
 
 
-def choose_rows(
-    logits: Tensor, rule: SamplingRule, history: Sequence[int], bound: float = 0.0
-) -> list[Chosen]:
+def choose_rows(logits: Tensor, rule: SamplingRule, history: Sequence[int], bound: float = 0.0) -> list[Chosen]:
     """Choose after each of the last rows of a slot.
 
     logits: [rows, vocabulary], float32, ids without a meaning already at -inf. `history`: all tokens of the
@@ -67,9 +65,7 @@ def _penalize(logits: Tensor, rule: SamplingRule, prefix: Sequence[int]) -> Tens
     if rule.repetition_penalty != 1.0 and prefix:
         seen = torch.tensor(sorted(set(prefix)))
         values = scores[seen]
-        scores[seen] = torch.where(
-            values < 0, values * rule.repetition_penalty, values / rule.repetition_penalty
-        )
+        scores[seen] = torch.where(values < 0, values * rule.repetition_penalty, values / rule.repetition_penalty)
     if len(prefix) < rule.suppressed_until and rule.suppressed:
         scores[list(rule.suppressed)] = -math.inf
     return scores
@@ -88,9 +84,7 @@ def _filter(scaled: Tensor, rule: SamplingRule, slack: float) -> tuple[Tensor, T
         doubtful |= torch.where(inside, scaled - edges[-1] < slack, edges[-2] - scaled < slack) & kept
         kept &= inside
     if rule.top_p < 1.0:
-        probabilities, order = (
-            torch.where(kept, scaled, -math.inf).softmax(-1).sort(descending=True, stable=True)
-        )
+        probabilities, order = torch.where(kept, scaled, -math.inf).softmax(-1).sort(descending=True, stable=True)
         before = probabilities.cumsum(-1) - probabilities
         near = (before - rule.top_p).abs() < slack
         doubtful[order] |= near & (probabilities > 0)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from grimboost.diagnostics import get_logger
 import torch
 from msgspec.structs import replace
 from torch import Tensor
@@ -24,6 +23,7 @@ from grimboost.adapters.choice import choose_rows
 from grimboost.adapters.slots import SlotTable
 from grimboost.adapters.target import Chosen, Rows, Slot, TargetFacts
 from grimboost.adapters.vocabulary import Vocabulary
+from grimboost.diagnostics import get_logger
 from grimboost.errors import ModelReferenceError
 from grimboost.stages.sampling_rule import SamplingRule
 
@@ -99,7 +99,7 @@ class EagerTarget:
         return self
 
     def _pack(self, config: Any) -> bool:
-        if not torch.backends.mkldnn.is_available():
+        if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             log.warning("oneDNN is absent, the target is not row-invariant")
             return False
         row_exact.pack_linears(self._model)

@@ -72,9 +72,7 @@ def convert(
     facts = read_facts(file)
     if facts.architecture not in architectures:
         known = ", ".join(architectures)
-        raise ModelReferenceError(
-            f"{file} is not supported: architecture {facts.architecture!r}, not {known}"
-        )
+        raise ModelReferenceError(f"{file} is not supported: architecture {facts.architecture!r}, not {known}")
     if facts.lost:
         raise ModelReferenceError(
             f"{file} is not supported: the conversion would drop {', '.join(facts.lost[:4])}, and the model "

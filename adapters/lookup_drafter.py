@@ -7,6 +7,7 @@ what was accepted at that match length, byte by byte: a match of length n that g
 length n + 1. It knows no target, and tokens only as words of its own.
 """
 
+import math
 import re
 
 from grimboost.adapters.drafter import DraftSession, Proposal
@@ -44,7 +45,7 @@ class MatchConfidence:
     @staticmethod
     def _prior(length: int) -> float:
         """A guess until there are counts: half right after a bare letter, 99 of 100 after a sentence."""
-        return 1.0 - 0.5 / (1.0 + length / 3.0) ** 1.5
+        return 1.0 - 0.5 / math.pow(1.0 + length / 3.0, 1.5)
 
     def byte(self, length: int) -> float:
         """P(next byte right | match of `length` bytes)."""
@@ -105,11 +106,7 @@ class LookupSession:
         period = bytes(self._automaton.text[start : start + limit])
         if not period:
             return b""
-        return (
-            (period * -(-limit // len(period)))[:limit]
-            if start + limit > len(self._automaton.text)
-            else period
-        )
+        return (period * -(-limit // len(period)))[:limit] if start + limit > len(self._automaton.text) else period
 
     def _proposal(self, data: bytes, matched: int) -> Proposal:
         tokens = []

@@ -67,7 +67,7 @@ def pack_linears(module: nn.Module) -> None:
             pack_linears(child)
 
 
-class GrowingLayer(CacheLayerMixin):
+class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     """Keys and values of one layer, written in place. Returned views are padded to a multiple of 64 rows.
 
     Shapes [1, heads, capacity, head size]; what lies behind the length is finite and never attended to.
@@ -209,9 +209,7 @@ def kernels_are_exact(model: nn.Module, dtype: torch.dtype, heads: int, kv_heads
 def _linear_is_exact(linear: PackedLinear, dtype: torch.dtype, generator: torch.Generator) -> bool:
     x = torch.randn(1, 17, linear.in_features, generator=generator).to(dtype)
     together = linear(x)
-    return all(
-        torch.equal(linear(x[:, i : i + n]), together[:, i : i + n]) for i, n in ((0, 1), (3, 2), (8, 9))
-    )
+    return all(torch.equal(linear(x[:, i : i + n]), together[:, i : i + n]) for i, n in ((0, 1), (3, 2), (8, 9)))
 
 
 def _attention_is_exact(

@@ -83,7 +83,7 @@ class ScriptedTarget:
 
 
 def following(prompt_tokens: int, script: Sequence[int], end: int) -> NextToken:
-    """A next-token function that says `script` behind a prompt of that many tokens, whatever was fed, then `end`."""
+    """A next-token function: `script` behind a prompt of that many tokens, whatever was fed, then `end`."""
 
     def next_token(prefix: Sequence[int]) -> int:
         place = len(prefix) - prompt_tokens

@@ -40,9 +40,7 @@ class TargetTokenizer:
         if template == "none":
             return tuple(self._tokenizer.encode(text).ids)
         if self.template is None:
-            raise MisuseError(
-                "this target has no chat template; use chat template 'none' (--chat-template none)"
-            )
+            raise MisuseError("this target has no chat template; use chat template 'none' (--chat-template none)")
         messages = [{"role": "user", "content": text}]
         if system is not None:
             messages.insert(0, {"role": "system", "content": system})

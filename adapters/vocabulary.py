@@ -123,7 +123,8 @@ def _spell_gpt2(piece: str) -> bytes:
         return bytes(_GPT2[character] for character in piece)
     except KeyError as error:
         raise VocabularyError(
-            f"unsupported vocabulary: piece {piece!r} has {error.args[0]!r}, which is not in the GPT-2 byte alphabet"
+            f"unsupported vocabulary: piece {piece!r} has {error.args[0]!r}, which is not in the GPT-2 byte "
+            "alphabet"
         ) from None
 
 

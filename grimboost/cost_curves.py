@@ -1,8 +1,7 @@
 """The measured cost curve of a target: milliseconds of a pass by its rows. Kept beside the model's cache.
 
-The verifier plans with ratios of these numbers, so they are measured interleaved, and the fastest round counts: other work on the
-machine only ever adds. It
-does not know what the numbers are used for.
+The verifier plans with ratios of these numbers, so they are measured interleaved, and the fastest round counts:
+other work on the machine only ever adds. It does not know what the numbers are used for.
 """
 
 import platform

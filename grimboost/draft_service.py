@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
-from grimboost.diagnostics import get_logger
 from msgspec.structs import replace
 
 from grimboost import messages as m
 from grimboost.adapters.drafter import Drafter, DraftSession, Proposal
 from grimboost.adapters.segmentation import TAIL_BYTES, Piece, Segmenter
+from grimboost.diagnostics import get_logger
 from grimboost.worker import Job, Lease
 
 log = get_logger(__name__)

@@ -14,11 +14,11 @@ from typing import Unpack
 
 import anyio
 import anyio.abc
-from grimboost.diagnostics import get_logger
 from msgspec import Struct
 
 from grimboost import messages as m
 from grimboost.adapters.drafter import Drafter
+from grimboost.diagnostics import get_logger
 from grimboost.draft_service import DraftService
 from grimboost.errors import MisuseError
 from grimboost.generation import Generation, Request

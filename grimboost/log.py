@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
-from grimboost.diagnostics import get_logger
 from msgspec import Struct
 
+from grimboost.diagnostics import get_logger
 from grimboost.errors import LogError, MisuseError
 from grimboost.messages import AnyMessage
 from grimboost.stages.configuration import StageConfigs

@@ -116,25 +116,25 @@ class Message(Struct, frozen=True, tag=True):
 # ---------------------------------------------------------------- shell -> stages
 
 
-class Started(Message):
+class Started(Message, frozen=True):
     """First message of a generation, to every stage that needs the prompt."""
 
     prompt_ids: tuple[int, ...]
     prompt: bytes
 
 
-class Elapsed(Message):
+class Elapsed(Message, frozen=True):
     """The patience that the stage had asked for is over, and nothing came."""
 
 
-class CancelRequested(Message):
+class CancelRequested(Message, frozen=True):
     """The client left or asked to stop; what is committed so far stands."""
 
 
 # ---------------------------------------------------------------- drafter <-> its worker
 
 
-class DraftRequested(Message):
+class DraftRequested(Message, frozen=True):
     """Continue the committed bytes followed by `ahead` with at most `limit` bytes.
 
     `committed` are the bytes that became final since the request before; `ahead` is the candidate that
@@ -150,7 +150,7 @@ class DraftRequested(Message):
     realign: bool = False
 
 
-class DraftReturned(Message):
+class DraftReturned(Message, frozen=True):
     """The worker's answer: spans from `offset` on, and the bytes they stand for."""
 
     request: int
@@ -162,7 +162,7 @@ class DraftReturned(Message):
     seconds: float = 0.0
 
 
-class DraftFailed(Message):
+class DraftFailed(Message, frozen=True):
     """The drafter raised; it is dropped and the generation goes on without it."""
 
     request: int
@@ -172,7 +172,7 @@ class DraftFailed(Message):
 # ---------------------------------------------------------------- forward data
 
 
-class Draft(Message):
+class Draft(Message, frozen=True):
     """Drafter -> gate. Exactly one answers each `Committed`, with no spans where the drafter abstains."""
 
     epoch: int
@@ -182,7 +182,7 @@ class Draft(Message):
     retired: bool = False
 
 
-class Spans(Message):
+class Spans(Message, frozen=True):
     """Gate -> verifier. The draft's spans, each with its decision."""
 
     epoch: int
@@ -192,14 +192,14 @@ class Spans(Message):
     retired: bool = False
 
 
-class Prefilled(Message):
+class Prefilled(Message, frozen=True):
     """Verifier -> cascade -> revealer: prompt tokens that are in the target's cache."""
 
     done: int
     total: int
 
 
-class Verdict(Message):
+class Verdict(Message, frozen=True):
     """Verifier -> cascade: the result of one block. Commits at least one token.
 
     `tokens` are the accepted drafted tokens and then the target's own one (`accepted` counts the former).
@@ -220,13 +220,13 @@ class Verdict(Message):
     margin: float = 0.0
 
 
-class TargetFailed(Message):
+class TargetFailed(Message, frozen=True):
     """Verifier -> cascade: the target raised; the generation ends with what is committed."""
 
     error: str
 
 
-class Commit(Message):
+class Commit(Message, frozen=True):
     """Cascade -> revealer: bytes that are final. Show them up to `reveal_to` (offset), hold the rest back.
 
     A commit with `finish` is the last one, and its `reveal_to` is the cut point.
@@ -244,7 +244,7 @@ class Commit(Message):
 # ---------------------------------------------------------------- control (never blocks)
 
 
-class Committed(Message):
+class Committed(Message, frozen=True):
     """Cascade -> drafter, gate, verifier: the committed frontier moved to byte `frontier`."""
 
     epoch: int
@@ -254,7 +254,7 @@ class Committed(Message):
     """How many further target tokens the budget allows."""
 
 
-class Invalidated(Message):
+class Invalidated(Message, frozen=True):
     """Cascade -> drafter, gate, verifier: a new epoch. Sent before the `Committed` that explains it.
 
     With `keep`, the drafted bytes still stand and only their segmentation is void.
@@ -264,7 +264,7 @@ class Invalidated(Message):
     keep: bool = False
 
 
-class Finished(Message):
+class Finished(Message, frozen=True):
     """Cascade -> drafter, gate, verifier: the generation is over; the path is cut to `length` tokens."""
 
     length: int
@@ -274,17 +274,17 @@ class Finished(Message):
 # ---------------------------------------------------------------- verifier <-> target worker
 
 
-class OpenRequested(Message):
+class OpenRequested(Message, frozen=True):
     """Make a slot for this generation; its rows are chosen by `rule`."""
 
     rule: SamplingRule
 
 
-class Opened(Message):
+class Opened(Message, frozen=True):
     """The slot exists."""
 
 
-class PassRequested(Message):
+class PassRequested(Message, frozen=True):
     """Cut the slot to `keep` tokens, feed `tokens` at its end, choose after the last `choose` of them."""
 
     number: int
@@ -293,7 +293,7 @@ class PassRequested(Message):
     choose: int
 
 
-class PassReturned(Message):
+class PassReturned(Message, frozen=True):
     """Choices in row order, the slot's length after the pass, and how long the pass took."""
 
     number: int
@@ -303,19 +303,19 @@ class PassReturned(Message):
     batch_rows: int = 0
 
 
-class PassFailed(Message):
+class PassFailed(Message, frozen=True):
     """The target raised while opening or in a pass."""
 
     error: str
 
 
-class ReleaseRequested(Message):
+class ReleaseRequested(Message, frozen=True):
     """Cut the slot to `keep` tokens and give it back."""
 
     keep: int
 
 
-class Released(Message):
+class Released(Message, frozen=True):
     """The slot was cut to `length` tokens and is free again."""
 
     length: int
@@ -324,21 +324,21 @@ class Released(Message):
 # ---------------------------------------------------------------- revealer -> client
 
 
-class Progress(Message):
+class Progress(Message, frozen=True):
     """Prompt tokens prefilled so far."""
 
     done: int
     total: int
 
 
-class Chunk(Message):
+class Chunk(Message, frozen=True):
     """Append-only output bytes starting at `offset`. May end inside a UTF-8 character."""
 
     offset: int
     data: bytes
 
 
-class Done(Message):
+class Done(Message, frozen=True):
     """Last event: the whole path of the output, its bytes' length, why it ended and what was counted."""
 
     reason: FinishReason
@@ -353,16 +353,7 @@ class Done(Message):
 DrafterInput = Started | Committed | Invalidated | Finished | DraftReturned | DraftFailed
 GateInput = Draft | Committed | Invalidated | Finished
 VerifierInput = (
-    Started
-    | Spans
-    | Committed
-    | Invalidated
-    | Finished
-    | Opened
-    | PassReturned
-    | PassFailed
-    | Released
-    | Elapsed
+    Started | Spans | Committed | Invalidated | Finished | Opened | PassReturned | PassFailed | Released | Elapsed
 )
 CascadeInput = Started | Prefilled | Verdict | TargetFailed | CancelRequested
 RevealerInput = Prefilled | Commit

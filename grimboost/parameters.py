@@ -43,9 +43,7 @@ class Parameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if any(not stop for stop in self.stop):
             raise MisuseError("an empty stop string would end every generation at once")
         if self.system is not None and self.chat_template == "none":
-            raise MisuseError(
-                "system needs a chat template; with chat_template 'none' put it into the prompt"
-            )
+            raise MisuseError("system needs a chat template; with chat_template 'none' put it into the prompt")
         seed = secrets.randbits(63) if self.seed is None and self.temperature > 0 else (self.seed or 0)
         budget = self.max_new_tokens
         if budget is None:

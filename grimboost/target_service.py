@@ -7,10 +7,9 @@ back by the thread that uses them, so never while a pass runs (case D8). It know
 import time
 from collections.abc import Sequence
 
-from grimboost.diagnostics import get_logger
-
 from grimboost import messages as m
 from grimboost.adapters.target import Chosen, Rows, Slot, Target
+from grimboost.diagnostics import get_logger
 from grimboost.errors import TargetError
 from grimboost.worker import Job, Lease
 

@@ -155,13 +155,18 @@ class Worker:
         self._busy += time.perf_counter() - begin
         self._batches += 1
         self._jobs += len(jobs)
-        self._post(lambda: [lease.deliver(answer) for lease, answer in answers])
+        self._post(lambda: _deliver(answers))
 
     def _post(self, call: Callable[[], object]) -> None:
         try:
             self._on_loop(call)
         except RuntimeError:  # the event loop is gone, and so is everyone who waited
             log.debug("answers dropped, the event loop has ended", worker=self.name)
+
+
+def _deliver(answers: list[tuple[Lease, Message]]) -> None:
+    for lease, answer in answers:
+        lease.deliver(answer)
 
 
 class Port:

@@ -3,6 +3,8 @@
 They are written to the log's header, so that a replay builds the same stages.
 """
 
+from bisect import bisect_left
+
 from msgspec import Struct
 
 
@@ -14,14 +16,11 @@ class CostCurve(Struct, frozen=True, forbid_unknown_fields=True):
 
     def cost(self, rows: int) -> float:
         """Milliseconds of a pass over `rows` rows: linear between measured points and beyond the last."""
-        points = list(zip(self.rows, self.milliseconds, strict=True))
-        for (low, low_ms), (high, high_ms) in zip(points, points[1:], strict=False):
-            if rows <= high:
-                break
-        else:
-            (low, low_ms), (high, high_ms) = points[-2] if len(points) > 1 else (0, 0.0), points[-1]
-        if rows <= low:
-            return low_ms
+        if rows <= self.rows[0] or len(self.rows) == 1:
+            return self.milliseconds[0]
+        upper = min(bisect_left(self.rows, rows), len(self.rows) - 1)
+        low, high = self.rows[upper - 1], self.rows[upper]
+        low_ms, high_ms = self.milliseconds[upper - 1], self.milliseconds[upper]
         return low_ms + (high_ms - low_ms) * (rows - low) / (high - low)
 
 
