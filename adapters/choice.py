@@ -20,9 +20,11 @@ from grimboost.stages.sampling_rule import SamplingRule
 def choose_rows(logits: Tensor, rule: SamplingRule, history: Sequence[int], bound: float = 0.0) -> list[Chosen]:
     """Choose after each of the last rows of a slot.
 
-    logits: [rows, vocabulary], float32, ids without a meaning already at -inf. `history`: all tokens of the
-    slot, the rows' own included, so that row i has its prefix `history[: len(history) - rows + 1 + i]`.
+    logits: [rows, vocabulary], float32, ids without a meaning already at -inf; used up. `history`: all tokens
+    of the slot, the rows' own included, so that row i has its prefix `history[: len(history) - rows + 1 + i]`.
     `bound` (logits) is how much noise a margin has to account for near the edge of a filter.
+
+    A margin is honest: a change of every logit by less than half of it (and of `bound`) changes no choice.
     """
     rows = logits.shape[0]
     first = len(history) - rows + 1
@@ -43,10 +45,14 @@ def _largest(scores: Tensor) -> list[Chosen]:
 def _choose(logits: Tensor, rule: SamplingRule, prefix: Sequence[int], bound: float) -> Chosen:
     """One row. The token chosen takes position len(prefix)."""
     scores = _penalize(logits, rule, prefix)
+    # the penalty stretches what noise the logits have, and with it what a lead is worth
+    stretch = max(rule.repetition_penalty, 1.0 / rule.repetition_penalty)
     if rule.greedy:
-        return _largest(scores.clone()[None])[0]
-    scaled = scores.double() / rule.temperature
-    kept, doubtful = _filter(scaled, rule, bound / rule.temperature)
+        [largest] = _largest(scores[None])
+        return Chosen(largest.id, largest.margin / stretch)
+    # the largest becomes 0: a tiny temperature then overflows to -inf only, which is greedy
+    scaled = (scores.double() - scores.max()) / rule.temperature
+    kept, doubtful = _filter(scaled, rule, bound * stretch / rule.temperature)
     noise = torch.from_numpy(gumbels(rule.seed, len(prefix), Purpose.TARGET_CHOICE, scaled.shape[0]))
     noisy = scaled + noise
     [chosen] = _largest(torch.where(kept, noisy, -math.inf)[None])
@@ -54,9 +60,9 @@ def _choose(logits: Tensor, rule: SamplingRule, prefix: Sequence[int], bound: fl
         return Chosen(chosen.id, 0.0)
     if doubtful.any():  # a token at the edge of a filter might have been in, and have won
         rival = float(torch.where(doubtful, noisy, -math.inf).max())
-        lead = float(noisy[chosen.id]) - rival
-        return Chosen(chosen.id, max(0.0, min(chosen.margin, lead)) * rule.temperature)
-    return Chosen(chosen.id, chosen.margin * rule.temperature)
+        lead = max(0.0, min(chosen.margin, float(noisy[chosen.id]) - rival))
+        return Chosen(chosen.id, lead * rule.temperature / stretch)
+    return Chosen(chosen.id, chosen.margin * rule.temperature / stretch)
 
 
 def _penalize(logits: Tensor, rule: SamplingRule, prefix: Sequence[int]) -> Tensor:
@@ -84,16 +90,31 @@ def _filter(scaled: Tensor, rule: SamplingRule, slack: float) -> tuple[Tensor, T
         doubtful |= torch.where(inside, scaled - edges[-1] < slack, edges[-2] - scaled < slack) & kept
         kept &= inside
     if rule.top_p < 1.0:
-        probabilities, order = torch.where(kept, scaled, -math.inf).softmax(-1).sort(descending=True, stable=True)
-        before = probabilities.cumsum(-1) - probabilities
-        near = (before - rule.top_p).abs() < slack
-        doubtful[order] |= near & (probabilities > 0)
-        kept[order] &= before < rule.top_p
+        ordered, order = torch.where(kept, scaled, -math.inf).sort(descending=True, stable=True)
+        probabilities = ordered.softmax(-1)
+        if slack > 0.0:
+            doubtful[order] |= _near_top_p(ordered, probabilities, rule.top_p, slack) & (probabilities > 0)
+        kept[order] &= probabilities.cumsum(-1) - probabilities < rule.top_p
     if rule.min_p > 0.0:
         distance = scaled - torch.where(kept, scaled, -math.inf).max() - math.log(rule.min_p)
         doubtful |= (distance.abs() < slack) & kept
         kept &= distance >= 0
     return kept, doubtful
+
+
+def _near_top_p(ordered: Tensor, probabilities: Tensor, top_p: float, slack: float) -> Tensor:
+    """Ranks that noise could move over the edge of top-p: by changing place with others, or the mass before.
+
+    ordered, probabilities: [vocabulary], descending. Differences of logits change by less than `slack`, and
+    then the probability of any set by less than a quarter of it.
+    """
+    mass = torch.cat((probabilities.new_zeros(1), probabilities.cumsum(-1)))
+    falling = -ordered
+    surely_before = torch.searchsorted(falling, falling - slack, right=True)
+    perhaps_before = torch.searchsorted(falling, falling + slack)
+    surely_in = mass[perhaps_before] - probabilities + slack / 4 < top_p
+    surely_out = mass[surely_before] - slack / 4 >= top_p
+    return ~(surely_in | surely_out)
 
 
 def _first_k(scaled: Tensor, k: int) -> Tensor:

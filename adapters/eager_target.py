@@ -8,7 +8,7 @@ It calls `forward`, never `generate`, and feeds each slot of a batch by itself. 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,15 +23,15 @@ from grimboost.adapters.choice import choose_rows
 from grimboost.adapters.slots import SlotTable
 from grimboost.adapters.target import Chosen, Rows, Slot, TargetFacts
 from grimboost.adapters.vocabulary import Vocabulary
+from grimboost.adapters.weights import ReadWeights, build_llama
 from grimboost.diagnostics import get_logger
-from grimboost.errors import ModelReferenceError
 from grimboost.stages.sampling_rule import SamplingRule
 
 log = get_logger(__name__)
 
 Precision = Literal["fp32", "bf16"]
 
-_DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 TIE_BOUNDS = {"fp32": 2e-4, "bf16": 1.0}
 """Without row-exact kernels: largest change of a margin between block and single rows that was measured
@@ -49,12 +49,14 @@ class EagerTarget:
         precision: Precision = "fp32",
         row_exact_kernels: bool = True,
         digest: str = "",
+        packed: Mapping[str, Tensor] | None = None,
     ) -> None:
+        """`packed`: linear weights by name that are in oneDNN's layout already."""
         config = model.config
         self._model = model.eval().requires_grad_(False)
         self._vocabulary = vocabulary
-        self._dtype = _DTYPES[precision]
-        self._packed = row_exact_kernels and self._pack(config)
+        self._dtype = DTYPES[precision]
+        self._packed = row_exact_kernels and self._pack(config, packed or {})
         limit = int(config.max_position_embeddings)
         bound = 0.0 if self._packed else TIE_BOUNDS[precision]
         self._facts = TargetFacts(name, precision, limit, self._packed, bound, digest=digest)
@@ -98,17 +100,16 @@ class EagerTarget:
         self._facts = replace(self._facts, row_invariant=False, tie_bound=TIE_BOUNDS[precision])
         return self
 
-    def _pack(self, config: Any) -> bool:
-        if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-            log.warning("oneDNN is absent, the target is not row-invariant")
+    def _pack(self, config: Any, packed: Mapping[str, Tensor]) -> bool:
+        if not row_exact.is_available(self._dtype):
+            log.warning("oneDNN cannot do this precision here, the target is not row-invariant")
             return False
-        row_exact.pack_linears(self._model)
+        row_exact.pack_linears(self._model, packed)
         config._attn_implementation = row_exact.ATTENTION
-        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
         with torch.inference_mode():
-            exact = row_exact.kernels_are_exact(self._model, self._dtype, heads, kv_heads, config.head_dim)
+            exact = row_exact.is_exact(self._model, self._dtype)
         if not exact:
-            log.warning("the row-exact kernels are not exact on this machine; near-ties will be re-checked")
+            log.warning("this model's rows are not exact on this machine; near-ties will be re-checked")
         return exact
 
     def _new_cache(self) -> Cache:
@@ -123,7 +124,12 @@ class EagerTarget:
         if self._model.config._attn_implementation == row_exact.ATTENTION:
             options["plan"] = row_exact.RowPlan(past, len(rows.tokens), self._dtype)
         ids = torch.tensor([rows.tokens])
-        hidden = self._model.model(input_ids=ids, cache=entry.cache, use_cache=True, **options)[0]
+        try:
+            hidden = self._model.model(input_ids=ids, cache=entry.cache, use_cache=True, **options)[0]
+        except Exception:
+            for layer in entry.cache.layers:  # some layers have grown: a second try would find them ahead
+                layer.crop(past - layer.get_seq_length())
+            raise
         entry.tokens.extend(rows.tokens)
         if not rows.choose:
             return []
@@ -139,15 +145,13 @@ class EagerTarget:
 
 def load_eager(
     directory: Path,
+    weights: ReadWeights,
     vocabulary: Vocabulary,
     name: str,
     precision: Precision = "fp32",
     row_exact_kernels: bool = True,
     digest: str = "",
 ) -> EagerTarget:
-    """Load safetensors from a directory. Raises `ModelReferenceError` if transformers cannot."""
-    try:
-        model = LlamaForCausalLM.from_pretrained(directory, dtype=_DTYPES[precision], local_files_only=True)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ModelReferenceError(f"cannot load the model in {directory}: {error}") from error
-    return EagerTarget(model, vocabulary, name, precision, row_exact_kernels, digest)
+    """A target over weights that have been read. Raises `ModelReferenceError` if they make no Llama model."""
+    model = build_llama(directory, weights)
+    return EagerTarget(model, vocabulary, name, precision, row_exact_kernels, digest, weights.packed)

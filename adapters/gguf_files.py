@@ -112,10 +112,25 @@ def _convert(source: Path, destination: Path) -> None:
         raise ModelReferenceError(f"it has no weights for {', '.join(sorted(loading['missing_keys'])[:4])}")
     _forget_source(model)
     model.save_pretrained(str(destination))
+    _restore_pre_tokenizer(tokenizer, source / "model.gguf")
     tokenizer.save_pretrained(str(destination))
     # safetensors makes its files private, whatever the umask: a cache filled as root would be unreadable.
     for weights in destination.glob("*.safetensors"):
         shutil.copymode(destination / "config.json", weights)
+
+
+def _restore_pre_tokenizer(tokenizer: Any, file: Path) -> None:
+    """Split digits as the file says (`tokenizer.ggml.pre`); transformers 5.24 drops that for this name.
+
+    Without it, the target would read numbered lists and code in tokens that it has never been trained on.
+    """
+    from gguf import GGUFReader
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+
+    field = GGUFReader(str(file)).fields.get("tokenizer.ggml.pre")
+    if field is not None and field.contents() == "smollm":
+        split = [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
+        tokenizer.backend_tokenizer.pre_tokenizer = Sequence(split)
 
 
 def _forget_source(model: Any) -> None:

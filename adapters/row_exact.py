@@ -10,19 +10,22 @@ than stock at the same time (`docs/performance.md`):
 - attention in fixed shapes: eight query rows, and keys up to the next multiple of 64 of *that row's* own
   position, so a row always meets the same shape. Keys behind it are masked, their memory is finite.
 
-`kernels_are_exact` measures this on the machine at hand; an adapter may only claim what it finds. This module
-knows neither slots nor tokens.
+`is_exact` measures this on the machine at hand, for the model at hand: what no kernel here replaces has its
+corners too (an activation over 100 features takes its last 4 on another path than over 128, and which ones are
+last depends on the rows). An adapter may only claim what it finds. This module knows no slots.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from msgspec import Struct
 from torch import Tensor, nn
-from transformers import AttentionInterface
-from transformers.cache_utils import CacheLayerMixin
+from transformers import AttentionInterface, LlamaForCausalLM
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from grimboost.adapters.weights import packed
 
 ATTENTION = "grimboost_rows"
 QUERY_ROWS = 8
@@ -30,6 +33,13 @@ KEY_STEP = 64
 LINEAR_ROWS = 4
 MAX_ROWS = 32
 """Passes over more rows are prefill: there the shape is free."""
+
+
+def is_available(dtype: torch.dtype) -> bool:
+    """Whether oneDNN is there and takes this precision."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def round_up(length: int, step: int = KEY_STEP) -> int:
@@ -40,11 +50,12 @@ def round_up(length: int, step: int = KEY_STEP) -> int:
 class PackedLinear(nn.Module):
     """A linear layer over oneDNN-packed weights. Input [..., rows, in], output [..., rows, out]."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, ready: Tensor | None = None) -> None:
+        """`ready`: the weight in oneDNN's layout, if somebody has packed it before."""
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.bias = None if linear.bias is None else linear.bias.detach()
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), QUERY_ROWS)
+        self.packed = packed(linear.weight.detach()) if ready is None else ready
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.shape[-2]
@@ -58,13 +69,13 @@ class PackedLinear(nn.Module):
         return result
 
 
-def pack_linears(module: nn.Module) -> None:
+def pack_linears(module: nn.Module, ready: Mapping[str, Tensor] | None = None, path: str = "") -> None:
     """Replace every `nn.Linear` below `module` by a packed one; the plain weights are let go."""
     for name, child in list(module.named_children()):
         if isinstance(child, nn.Linear):
-            setattr(module, name, PackedLinear(child))
+            setattr(module, name, PackedLinear(child, (ready or {}).get(f"{path}{name}.weight")))
         else:
-            pack_linears(child)
+            pack_linears(child, ready, f"{path}{name}.")
 
 
 class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -195,15 +206,20 @@ def _row_attention(
 AttentionInterface.register(ATTENTION, _row_attention)
 
 
-def kernels_are_exact(model: nn.Module, dtype: torch.dtype, heads: int, kv_heads: int, size: int) -> bool:
+def is_exact(model: LlamaForCausalLM, dtype: torch.dtype) -> bool:
     """Measure, on this machine and this model's shapes, that a row's result does not depend on its company."""
     generator = torch.Generator().manual_seed(0)
+    config = model.config
+    heads, kv_heads, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     shapes: dict[tuple[int, int], PackedLinear] = {}
     for module in model.modules():
         if isinstance(module, PackedLinear):
             shapes.setdefault((module.in_features, module.out_features), module)
-    linears = all(_linear_is_exact(linear, dtype, generator) for linear in shapes.values())
-    return linears and _attention_is_exact(dtype, heads, kv_heads, size, generator)
+    return (
+        all(_linear_is_exact(linear, dtype, generator) for linear in shapes.values())
+        and _attention_is_exact(dtype, heads, kv_heads, size, generator)
+        and _layer_is_exact(model, dtype, generator)
+    )
 
 
 def _linear_is_exact(linear: PackedLinear, dtype: torch.dtype, generator: torch.Generator) -> bool:
@@ -225,3 +241,27 @@ def _attention_is_exact(
             if not torch.equal(alone, together[:, :, row : row + 1]):
                 return False
     return True
+
+
+def _layer_is_exact(model: LlamaForCausalLM, dtype: torch.dtype, generator: torch.Generator) -> bool:
+    """The first layer with all that is around it, for every number of rows; the others have the same shapes."""
+    ids = torch.randint(model.config.vocab_size, (1, MAX_ROWS), generator=generator)
+    layers = model.config.num_hidden_layers
+    model.config.num_hidden_layers = 1
+    try:
+        cache = Cache(layers=[GrowingLayer()])
+        parts = [_hidden(model, ids[:, row : row + 1], cache, dtype) for row in range(MAX_ROWS)]
+        alone = torch.cat(parts, 1)
+        return all(
+            torch.equal(_hidden(model, ids[:, :rows], Cache(layers=[GrowingLayer()]), dtype), alone[:, :rows])
+            for rows in range(2, MAX_ROWS + 1)
+        )
+    finally:
+        model.config.num_hidden_layers = layers
+
+
+def _hidden(model: LlamaForCausalLM, ids: Tensor, cache: Cache, dtype: torch.dtype) -> Tensor:
+    """[1, rows] ids -> [1, rows, hidden], in one pass at the end of `cache`."""
+    plan = RowPlan(cache.get_seq_length(), ids.shape[1], dtype)
+    hidden: Tensor = model.model(input_ids=ids, cache=cache, use_cache=True, plan=plan)[0]
+    return hidden

@@ -10,6 +10,7 @@ It does not know drafters, epochs or caches.
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Protocol
 
 from tokenizers import Tokenizer
@@ -64,17 +65,26 @@ class TokenizerSegmenter:
     """Cuts with the target's own tokenizer. Holds a tokenizer of its own that is never changed (case D7)."""
 
     def __init__(self, tokenizer_json: str, vocabulary: Vocabulary) -> None:
-        self._tokenizer = Tokenizer.from_str(tokenizer_json)
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True  # text that looks like a control token is only text
+        self._json = tokenizer_json
         self._vocabulary = vocabulary
         self._longest_match = LongestMatchSegmenter(vocabulary)
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        """Made when first needed: by then the target is busy with the prompt."""
+        tokenizer = Tokenizer.from_str(self._json)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True  # text that looks like a control token is only text
+        return tokenizer
 
     def segment(self, tail: bytes, candidate: bytes, whole: bool = False) -> list[Piece]:
         head, text, rest = _split_text(candidate)
         if head:  # the candidate goes on inside a character that the committed bytes have begun
-            return _drop_last([*self._longest_match.cut(head), *self._cut(b"", text, rest)], whole)
+            pieces = self._longest_match.cut(head)
+            if spans_cover(pieces) == len(head):
+                pieces += self._cut(b"", text, rest)
+            return _drop_last(pieces, whole)
         return _drop_last(self._cut(tail[-TAIL_BYTES:], text, rest), whole)
 
     def _cut(self, tail: bytes, text: bytes, rest: bytes) -> list[Piece]:
@@ -91,25 +101,33 @@ class TokenizerSegmenter:
         """Cut tail and text together; None if no token boundary falls on the frontier."""
         context = _from_word_start(tail)
         pieces = self._encode(context + text) if context else None
-        if pieces is None:
-            return None
-        at = 0
-        for place, (_, data) in enumerate(pieces):
-            if at == len(context):
-                return pieces[place:]
-            at += len(data)
-        return None
+        return None if pieces is None else _behind(pieces, len(context))
 
     def _encode(self, text: bytes) -> list[Piece] | None:
         """The tokenizer's cut of `text` if it spells exactly these bytes."""
-        encoding = self._tokenizer.encode(text.decode(), add_special_tokens=False)
-        pieces = [(id, self._vocabulary.data(id)) for id in encoding.ids]
+        pieces = self._tokenized(text)
         spelled = b"".join(data for _, data in pieces)
-        if spelled == b" " + text and pieces[0][1] == b" ":
-            pieces = pieces[1:]  # SentencePiece's dummy prefix, as a piece of its own
-        elif spelled != text:
+        if not all(data for _, data in pieces):
             return None
-        return pieces if all(data for _, data in pieces) else None
+        if spelled == text:
+            return pieces
+        if spelled == b" " + text:  # SentencePiece's dummy prefix: a line break takes it away from the text
+            return _behind(self._tokenized(b"\n" + text), len(b" \n"))
+        return None
+
+    def _tokenized(self, text: bytes) -> list[Piece]:
+        ids = self._tokenizer.encode(text.decode(), add_special_tokens=False).ids
+        return [(id, self._vocabulary.data(id)) for id in ids]
+
+
+def _behind(pieces: list[Piece], size: int) -> list[Piece] | None:
+    """The pieces from byte `size` on; None if that byte is inside one."""
+    at = 0
+    for place, (_, data) in enumerate(pieces):
+        if at >= size:
+            return pieces[place:] if at == size else None
+        at += len(data)
+    return None
 
 
 def _drop_last(pieces: list[Piece], whole: bool) -> list[Piece]:

@@ -23,7 +23,8 @@ class TargetFacts(Struct, frozen=True):
     context_limit: int
     """Tokens of prompt and output together."""
     row_invariant: bool
-    """Whether a pass over k rows gives bit for bit what k passes over one row give, whatever else is in it."""
+    """Whether a pass over k <= 32 rows gives bit for bit what k passes over one row give, whatever else is in
+    it. Longer passes are prefill."""
     tie_bound: float
     """Without row-invariance: margins (logits) below this may turn with the shape of the pass; measured."""
     rollback: Literal["trim", "replay"] = "trim"

@@ -37,6 +37,10 @@ class TargetTokenizer:
 
         Raises `MisuseError` if the target has no template, or cannot render this.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise MisuseError(f"the prompt is no text: {error.reason} at character {error.start}") from None
         if template == "none":
             return tuple(self._tokenizer.encode(text).ids)
         if self.template is None:
@@ -52,7 +56,7 @@ class TargetTokenizer:
         for name in ("generation_config.json", "config.json"):
             value = _read_json(directory / name).get("eos_token_id")
             for id in value if isinstance(value, list) else [value]:
-                if isinstance(id, int):
+                if isinstance(id, int) and 0 <= id < len(self.vocabulary):  # some say -1 for none
                     ends.setdefault(id, []).append(name)
         eos = self.special.get("eos_token")
         id = self._tokenizer.token_to_id(eos) if eos else None

@@ -74,7 +74,7 @@ def gpt2_alphabet() -> dict[str, int]:
 def vocabulary_of(tokenizer_json: str) -> Vocabulary:
     """Read the table out of a `tokenizer.json`. Raises `VocabularyError` naming an unsupported profile."""
     data = json.loads(tokenizer_json)
-    model, added = data["model"], data.get("added_tokens", [])
+    model, added = data.get("model", {}), data.get("added_tokens", [])
     pieces: dict[str, int] = _pieces(model)
     profile = _profile(data)
     spell = _spell_gpt2 if profile == "gpt2-bytes" else _spell_sentencepiece
@@ -95,6 +95,9 @@ def _pieces(model: Mapping[str, Any]) -> dict[str, int]:
             f"unsupported vocabulary: a {model.get('type')} model. Supported are byte-level BPE (GPT-2 byte "
             "alphabet) and SentencePiece BPE with byte fallback"
         )
+    for mark in ("end_of_word_suffix", "continuing_subword_prefix"):
+        if model.get(mark):  # in the pieces, but not in the text
+            raise VocabularyError(f"unsupported vocabulary: BPE with {mark} {model[mark]!r}")
     return dict(model["vocab"])
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
+import msgspec
 from msgspec.structs import replace
 
 from grimboost import messages as m
@@ -56,11 +57,11 @@ class _Text:
     def draft(self, request: m.DraftRequested, segmenter: Segmenter) -> m.DraftReturned:
         self._commit(request)
         proposal = self._session.propose(request.ahead, request.limit)
-        _check(proposal, request.limit)
+        tokens = _checked(proposal, request.limit)
         kept = request.ahead if request.realign else b""
         before = self._tail if request.realign else (self._tail + request.ahead)[-TAIL_BYTES:]
         pieces = segmenter.segment(before, kept + proposal.data, proposal.whole)
-        self._standing += proposal.tokens
+        self._standing += tokens
         skip = 0 if request.realign else len(request.ahead)
         return m.DraftReturned(
             request.request,
@@ -68,7 +69,7 @@ class _Text:
             request.frontier,
             request.frontier + skip,
             _spans(pieces, self._standing, skip),
-            proposal.tokens,
+            tokens,
         )
 
     def _commit(self, request: m.DraftRequested) -> None:
@@ -80,12 +81,18 @@ class _Text:
             self._standing = []
 
 
-def _check(proposal: Proposal, limit: int) -> None:
-    covered = sum(token.length for token in proposal.tokens)
+def _checked(proposal: Proposal, limit: int) -> tuple[m.DraftToken, ...]:
+    """The proposal's tokens. Raises if they are not what the interface says; nothing else checks them."""
+    tokens = msgspec.convert(msgspec.to_builtins(proposal.tokens), tuple[m.DraftToken, ...])
+    for token in tokens:
+        if token.length < 1 or not 0.0 <= token.confidence <= 1.0:
+            raise ValueError(f"a draft token of {token.length} bytes with confidence {token.confidence}")
+    covered = sum(token.length for token in tokens)
     if covered != len(proposal.data):
         raise ValueError(f"draft tokens cover {covered} bytes of a proposal of {len(proposal.data)}")
     if len(proposal.data) > limit:
         raise ValueError(f"{len(proposal.data)} bytes proposed, {limit} were asked for")
+    return tokens
 
 
 def _between(tokens: list[m.DraftToken], start: int, length: int) -> list[m.DraftToken]:

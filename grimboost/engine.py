@@ -8,6 +8,7 @@ import itertools
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from operator import index
 from pathlib import Path
 from types import TracebackType
 from typing import Unpack
@@ -107,30 +108,48 @@ class Engine:
         if self._entered:
             raise MisuseError("an engine can be entered once")
         self._entered = True
-        for worker in self._workers:
-            if not worker.started:
-                await worker.start()
+        try:
+            for worker in self._workers:
+                if worker.started:
+                    worker.attach()
+                else:
+                    await worker.start()
+        except BaseException:
+            self._stop_workers()
+            raise
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         tasks, self._tasks = self._tasks, None
         if tasks is None:
-            return None
+            return
+        deadline = anyio.current_time() + CLOSE_SECONDS
+        try:
+            with anyio.CancelScope(deadline=deadline, shield=True) as bound:
+                await self._end_generations()
+            if bound.cancelled_caught:
+                log.warning("generations did not end in time and are abandoned", count=len(self._generations))
+        finally:  # asyncio's own cancellation goes through a shield
+            tasks.cancel_scope.cancel()
+            self._stop_workers()
+            # the caller's own error is not the group's: it goes on as it is, not inside an ExceptionGroup
+            await tasks.__aexit__(None, None, None)
+        with anyio.CancelScope(deadline=deadline, shield=True):
+            await self._target.ended()  # not the drafter: it may be anyone's code and hang
+
+    async def _end_generations(self) -> None:
         for generation in tuple(self._generations):
             generation.cancel()
-        with anyio.move_on_after(CLOSE_SECONDS, shield=True) as bound:
-            for generation in tuple(self._generations):
-                await generation.finished.wait()
-        if bound.cancelled_caught:
-            log.warning("generations did not end in time and are abandoned", count=len(self._generations))
-        tasks.cancel_scope.cancel()
+        for generation in tuple(self._generations):
+            await generation.finished.wait()
+
+    def _stop_workers(self) -> None:
         for worker in self._workers:
             worker.stop()
-        return await tasks.__aexit__(kind, error, trace)
 
     def statistics(self) -> EngineStatistics:
         """A snapshot, safe at any time."""
@@ -241,7 +260,7 @@ class Engine:
                 raise MisuseError("this target has no tokenizer; give the prompt as token ids")
             ids = self.loaded.tokenizer.prompt_ids(prompt, params.chat_template, params.system)
         else:
-            ids = tuple(prompt)
+            ids = _as_ids(prompt)
         if not ids:
             raise MisuseError("the prompt is empty")
         for place, id in enumerate(ids):
@@ -250,3 +269,13 @@ class Engine:
         if len(ids) > limit:
             raise MisuseError(f"the prompt has {len(ids)} tokens, the target's context limit is {limit}")
         return ids
+
+
+def _as_ids(prompt: Sequence[int]) -> tuple[int, ...]:
+    """Plain integers, also from an array or a tensor; a log can hold nothing else."""
+    if isinstance(prompt, bytes | bytearray | memoryview):
+        raise MisuseError("the prompt is bytes; give it as text or as token ids")
+    try:
+        return tuple(index(id) for id in prompt)
+    except TypeError as error:
+        raise MisuseError(f"the prompt is neither text nor token ids: {error}") from None

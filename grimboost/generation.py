@@ -140,16 +140,18 @@ class Generation:
         self._client: Mailbox[m.ClientEvent] = Mailbox(request.capacity)
         self._lane = _ClientLane(self._client)
         self._mailboxes: dict[str, Mailbox[Any]] = {name: Mailbox(request.capacity) for name in STAGES}
-        self._target_lease = Lease(request.run, self._mailboxes[VERIFIER].post_nowait)
-        self._drafter_lease = Lease(request.run, self._mailboxes[DRAFTER].post_nowait)
+        self._leases = {
+            TARGET_WORKER: Lease(request.run, self._mailboxes[VERIFIER].post_nowait),
+            DRAFTER_WORKER: Lease(request.run, self._mailboxes[DRAFTER].post_nowait),
+        }
         self._actors = self._wire(drafter)
 
     def _wire(self, drafter: Worker | None) -> list[Actor]:
         outlets: dict[str, Outlet] = {
             **self._mailboxes,
             CLIENT: self._lane,
-            TARGET_WORKER: Port(self._target, self._target_lease, always=(m.ReleaseRequested,)),
-            DRAFTER_WORKER: Port(drafter, self._drafter_lease) if drafter else Mailbox(0),
+            TARGET_WORKER: Port(self._target, self._leases[TARGET_WORKER], always=(m.ReleaseRequested,)),
+            DRAFTER_WORKER: Port(drafter, self._leases[DRAFTER_WORKER]) if drafter else Mailbox(0),
         }
         stages = fresh_stages(self.request.configs, self.request.rule)
         return [Actor(name, stages[name], self._mailboxes[name], outlets, self._record) for name in STAGES]
@@ -176,12 +178,15 @@ class Generation:
             self._end()
 
     def _end(self) -> None:
-        self._target_lease.ended = self._drafter_lease.ended = True
+        for lease in self._leases.values():
+            lease.ended = True
         # whatever happened, the worker closes the slot, after the pass that may still be running
-        self._target.submit(Job(self._target_lease, m.ReleaseRequested(0), always=True))
+        self._target.submit(Job(self._leases[TARGET_WORKER], m.ReleaseRequested(0), always=True))
         self._client.close()
         if self._writer is not None:
             self._writer.close()
+        self._actors.clear()  # whoever keeps the handle keeps neither the stages
+        self._leases.clear()  # nor the drafter's session
         self.finished.set()
 
     # ------------------------------------------------------------ held by the client

@@ -50,17 +50,26 @@ def load_target(
     if precision not in PRECISIONS:
         raise MisuseError(f"precision is {precision!r}; known are {', '.join(PRECISIONS)}")
     resolved = resolve(reference, progress)
-    # heavy imports only now: a wrong reference answers at once
+    if progress:
+        progress("loading", 0, 1)
+    # Heavy imports only now, so that a wrong reference answers at once; and the weights before transformers,
+    # so that they are read and packed while it is imported.
+    import torch
+
+    from grimboost.adapters.weights import ReadWeights
+
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    weights = ReadWeights(resolved.directory, dtype, pack=row_exact)
     from grimboost.adapters.eager_target import load_eager
     from grimboost.adapters.segmentation import TokenizerSegmenter
     from grimboost.adapters.target_tokenizer import load_tokenizer
     from grimboost.cost_curves import kept_or_measured
 
-    if progress:
-        progress("loading", 0, 1)
     tokenizer = load_tokenizer(resolved.directory)
     vocabulary = tokenizer.vocabulary
-    target = load_eager(resolved.directory, vocabulary, resolved.name, precision, row_exact, resolved.digest)
+    target = load_eager(
+        resolved.directory, weights, vocabulary, resolved.name, precision, row_exact, resolved.digest
+    )
     end_ids = tokenizer.end_ids(resolved.directory)
     for id, sources in resolved.end_ids.items():
         end_ids.setdefault(id, []).extend(sources)

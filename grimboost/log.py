@@ -68,8 +68,8 @@ class LogWriter:
     def __init__(self, path: Path, header: LogHeader) -> None:
         try:
             self._file: BinaryIO | None = path.open("wb", buffering=0)
-        except OSError as error:
-            raise MisuseError(f"cannot record to {path}: {error.strerror}") from error
+        except (OSError, ValueError) as error:  # ValueError: a path that no file system can hold
+            raise MisuseError(f"cannot record to {path}: {_reason(error)}") from error
         self._path = path
         self.entries = 0
         self._write(_MAGIC % FORMAT + _frame(_encoder.encode(header)))
@@ -88,9 +88,12 @@ class LogWriter:
 
     def close(self) -> None:
         """End the log. Safe to call twice."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError as error:  # a network file system reports a full disk only here
+                self._warn(error)
 
     def _write(self, data: bytes) -> None:
         if self._file is None:
@@ -98,10 +101,16 @@ class LogWriter:
         try:
             view = memoryview(data)
             while view:
-                view = view[self._file.write(view) or 0 :]
+                written = self._file.write(view)
+                if not written:
+                    raise OSError("nothing was written")
+                view = view[written:]
         except OSError as error:
-            log.warning("recording ends, the generation goes on", path=str(self._path), error=error.strerror)
+            self._warn(error)
             self.close()
+
+    def _warn(self, error: OSError) -> None:
+        log.warning("recording ends, the generation goes on", path=str(self._path), error=_reason(error))
 
 
 class Log:
@@ -120,8 +129,8 @@ class Log:
         """Read a whole log. Raises `LogError` naming the byte at which something is wrong."""
         try:
             data = Path(path).read_bytes()
-        except OSError as error:
-            raise LogError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            raise LogError(f"cannot read {os.fspath(path)}: {_reason(error)}") from error
         start = _check_magic(data)
         frames, torn_at = _frames(data, start)
         if not frames:
@@ -154,9 +163,9 @@ def _frames(data: bytes, at: int) -> tuple[list[Frame], int | None]:
         if body > len(data):
             return frames, at
         length, checksum = _FRAME.unpack_from(data, at)
-        if length > LONGEST_FRAME:
-            raise LogError(f"the frame at byte {at} claims {length} bytes: its length is damaged")
         if body + length > len(data):
+            if length > LONGEST_FRAME or _flipped(data, body, length, checksum):
+                raise LogError(f"the frame at byte {at} claims {length} bytes: its length is damaged")
             return frames, at
         payload = data[body : body + length]
         if zlib.crc32(payload) != checksum:
@@ -166,8 +175,18 @@ def _frames(data: bytes, at: int) -> tuple[list[Frame], int | None]:
     return frames, None
 
 
+def _flipped(data: bytes, body: int, length: int, checksum: int) -> bool:
+    """Whether the payload is there and one bit of its length is wrong: then it is damage and no torn tail."""
+    ends = (body + (length ^ 1 << bit) for bit in range(32))
+    return any(end <= len(data) and zlib.crc32(memoryview(data)[body:end]) == checksum for end in ends)
+
+
 def _frame(payload: bytes) -> bytes:
     return _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[LogHeader] | msgspec.msgpack.Decoder[LogEntry], frame: Frame):  # type: ignore[no-untyped-def]

@@ -69,10 +69,12 @@ class Mailbox(Generic[Item]):
 
         Raises `MailboxClosed` if the mailbox is closed before there is room.
         """
+        waited = False
         if self._closed or (self._room() and not self._senders):
             await checkpoint()
-        while not self._closed and not self._room():
-            await self._wait(self._senders)
+        while not self._closed and not (self._room() and (waited or not self._senders)):
+            await self._wait(self._senders, again=waited)
+            waited = True
         if self._closed:
             self._dropped += 1
             raise MailboxClosed
@@ -88,12 +90,14 @@ class Mailbox(Generic[Item]):
 
     def receive_nowait(self) -> Item | None:
         """The next item, control first; None if there is none."""
-        lane = self._control or self._data
-        if not lane:
+        if self._control:
+            item = self._control.popleft()
+        elif self._data:
+            item = self._data.popleft()
+            self._wake(self._senders)
+        else:
             return None
-        item = lane.popleft()
         self._delivered += 1
-        self._wake(self._senders)
         return item
 
     async def receive(self, timeout: float | None = None) -> Item | None:
@@ -101,13 +105,15 @@ class Mailbox(Generic[Item]):
 
         Raises `MailboxClosed` if the mailbox is closed and empty. Cancelled: no item is lost.
         """
+        waited = False
         with anyio.move_on_after(math.inf if timeout is None else timeout):
             while not (self._control or self._data):
                 if self._closed:
                     raise MailboxClosed
                 if self._capacity == 0:
                     self._wake(self._senders)
-                await self._wait(self._receivers)
+                await self._wait(self._receivers, again=waited)
+                waited = True
         return self.receive_nowait()
 
     # ------------------------------------------------------------ closing
@@ -125,9 +131,13 @@ class Mailbox(Generic[Item]):
             waiters.popleft().set()
 
     @classmethod
-    async def _wait(cls, waiters: deque[anyio.Event]) -> None:
+    async def _wait(cls, waiters: deque[anyio.Event], again: bool) -> None:
+        """Until woken. `again`: woken before and too late, so the place at the head of the line is kept."""
         event = anyio.Event()
-        waiters.append(event)
+        if again:
+            waiters.appendleft(event)
+        else:
+            waiters.append(event)
         try:
             await event.wait()
         except BaseException:  # cancelled: leave the line, or pass on a turn that came at the same moment

@@ -6,6 +6,7 @@ influence. It knows nothing of how a log is shown.
 
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from grimboost.errors import LogError, StageError
@@ -30,6 +31,9 @@ class Difference(Struct, frozen=True):
     error: str | None = None
 
 
+_encode = msgspec.msgpack.Encoder().encode
+
+
 def fresh_stages(configs: StageConfigs, rule: SamplingRule) -> dict[str, Stage[Any]]:
     """The five stages of one generation, by name."""
     return {
@@ -50,9 +54,10 @@ def replay(log: Log) -> Difference | None:
             raise LogError(f"entry {entry.sequence} is of an unknown stage {entry.stage!r}")
         try:
             got = tuple(stage.receive(entry.message))
-        except StageError as error:
-            return Difference(entry, (), str(error))
-        if got != entry.answers:
+        except Exception as error:  # a message that no stage sent may break one in any way
+            text = str(error) if isinstance(error, StageError) else repr(error)
+            return Difference(entry, (), text)
+        if got != entry.answers and _encode(got) != _encode(entry.answers):  # as bytes NaN equals itself
             return Difference(entry, got)
     return None
 

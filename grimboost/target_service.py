@@ -27,17 +27,20 @@ class TargetService:
 
     def handle(self, jobs: Sequence[Job]) -> list[Answer]:
         answers = [self._single(job) for job in jobs if not isinstance(job.request, m.PassRequested)]
-        passes = [job for job in jobs if isinstance(job.request, m.PassRequested)]
-        return [answer for answer in answers if answer] + (self._passes(passes) if passes else [])
+        given_back = {job.lease for job in jobs if isinstance(job.request, m.ReleaseRequested)}
+        passes = [
+            job for job in jobs if isinstance(job.request, m.PassRequested) and job.lease not in given_back
+        ]  # a pass that waits beside its own slot's release was overtaken by the end of the generation
+        return answers + (self._passes(passes) if passes else [])
 
     def close(self) -> None:
-        for slot in self._slots.values():
-            self._target.close(slot)
-        self._slots.clear()
+        while self._slots:
+            _, slot = self._slots.popitem()
+            self._close(slot)
 
     # ------------------------------------------------------------ opening and giving back
 
-    def _single(self, job: Job) -> Answer | None:
+    def _single(self, job: Job) -> Answer:
         try:
             if isinstance(job.request, m.OpenRequested):
                 self._slots[job.lease] = self._target.open(job.request.rule)
@@ -46,15 +49,25 @@ class TargetService:
         except Exception as error:  # the device's or the adapter's fault: it ends that generation, no other
             return job.lease, _failure(error)
 
-    def _release(self, lease: Lease, request: m.ReleaseRequested) -> Answer | None:
+    def _release(self, lease: Lease, request: m.ReleaseRequested) -> Answer:
+        """Always answers `Released`: a device that failed for good must not keep its generation waiting."""
         slot = self._slots.pop(lease, None)
         if slot is None:
             return lease, m.Released(0)
+        length = 0
         try:
             self._target.rollback(slot, min(request.keep, self._target.length(slot)))
-            return lease, m.Released(self._target.length(slot))
-        finally:
+            length = self._target.length(slot)
+        except Exception as error:
+            log.warning("a slot could not be cut before it was given back", error=repr(error))
+        self._close(slot)
+        return lease, m.Released(length)
+
+    def _close(self, slot: Slot) -> None:
+        try:
             self._target.close(slot)
+        except Exception as error:
+            log.error("a slot could not be given back", error=repr(error))
 
     # ------------------------------------------------------------ passes
 
@@ -62,17 +75,17 @@ class TargetService:
         begin = time.perf_counter()
         try:
             results = self._step(jobs)
+            seconds = time.perf_counter() - begin
+            rows = sum(len(job.request.tokens) for job in jobs)
+            return [
+                (job.lease, self._returned(job, chosen, seconds, rows))
+                for job, chosen in zip(jobs, results, strict=True)
+            ]
         except Exception as error:
             if len(jobs) > 1:
                 log.warning("a batch failed, repeating it slot by slot", error=repr(error), slots=len(jobs))
                 return [answer for job in jobs for answer in self._passes([job])]
             return [(jobs[0].lease, _failure(error))]
-        seconds = time.perf_counter() - begin
-        rows = sum(len(job.request.tokens) for job in jobs)
-        return [
-            (job.lease, self._returned(job, chosen, seconds, rows))
-            for job, chosen in zip(jobs, results, strict=True)
-        ]
 
     def _step(self, jobs: list[Job]) -> list[list[Chosen]]:
         batch = []
@@ -85,6 +98,8 @@ class TargetService:
         return self._target.step(batch)
 
     def _returned(self, job: Job, chosen: list[Chosen], seconds: float, rows: int) -> m.PassReturned:
+        if len(chosen) != job.request.choose:
+            raise TargetError(f"the target made {len(chosen)} choices where {job.request.choose} were asked for")
         vocabulary = self._target.vocabulary
         choices = tuple(m.Choice(one.id, vocabulary.data(one.id), one.margin) for one in chosen)
         length = self._target.length(self._slots[job.lease])

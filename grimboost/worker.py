@@ -91,7 +91,7 @@ class Worker:
 
         Answers are delivered on the event loop that runs now. Cancelled: the thread ends by itself.
         """
-        self._on_loop = call_soon()
+        self.attach()
         self._thread.start()
         try:
             await self._ready.wait()
@@ -101,6 +101,11 @@ class Worker:
         if self._failure is not None:
             raise self._failure
 
+    def attach(self) -> None:
+        """Deliver on the event loop that runs now: a worker may be started in one and used in the next."""
+        self._on_loop = call_soon()
+        self._ended = anyio.Event()
+
     def submit(self, job: Job) -> None:
         """Queue a job. Never blocks."""
         self._queue.put(job)
@@ -108,6 +113,10 @@ class Worker:
     def stop(self) -> None:
         """Ask the thread to end after the work at hand; returns at once."""
         self._queue.put(None)
+
+    async def ended(self) -> None:
+        """Wait until the thread has given everything back; a step that hangs is waited for."""
+        await self._ended.wait()
 
     @property
     def started(self) -> bool:
@@ -133,14 +142,19 @@ class Worker:
             self._post(self._ready.set)
             return
         self._post(self._ready.set)
-        stopping = False
-        while not stopping:
-            jobs, stopping = self._waiting()
-            ready = [job for job in jobs if job.always or not job.lease.ended]
-            self._skipped += len(jobs) - len(ready)
-            if ready:
-                self._work(service, ready)
+        while self._turn(service):
+            pass
         service.close()
+        self._post(self._ended.set)
+
+    def _turn(self, service: Service) -> bool:
+        """Take and run what waits; False at the end. Between turns the thread holds on to no job."""
+        jobs, stopping = self._waiting()
+        ready = [job for job in jobs if job.always or not job.lease.ended]
+        self._skipped += len(jobs) - len(ready)
+        if ready:
+            self._work(service, ready)
+        return not stopping
 
     def _waiting(self) -> tuple[list[Job], bool]:
         """Everything that is queued, at least one; and whether the end was among it."""

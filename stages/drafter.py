@@ -1,14 +1,15 @@
 """The drafter's pure part: what to ask of the drafter's model, and what of its answer still stands.
 
 Flow by credit: at most `max_ahead_bytes` of candidate may stand beyond the committed frontier, and every
-commit gives some back. Each `Committed` is answered by exactly one `Draft`, an empty one where the drafter
-abstains, so that the verifier knows when waiting is pointless. One request is in flight at a time.
+commit gives some back. Each `Committed` that the next does not overtake is answered by exactly one `Draft`,
+an empty one where the drafter abstains, so that the verifier knows when waiting is pointless. One request is
+in flight at a time.
 
 ::
 
-    IDLE ──Started/Committed──▶ ASKED ──DraftReturned──▶ IDLE
-                                  │ Committed: ask again after the answer
-                                  └──DraftFailed──▶ RETIRED      any ──Finished──▶ DONE
+    WAITING ──Started──▶ ASKED ──DraftReturned──▶ IDLE ──Committed──▶ ASKED
+                           │ Committed: ask again after the answer
+                           └──DraftFailed──▶ RETIRED      any ──Finished──▶ DONE
 
 It knows neither the target's vocabulary (the worker segments) nor what drafts cost.
 """
@@ -23,6 +24,7 @@ from grimboost.stages.stage import undefined
 class State(StrEnum):
     """Life of the drafter stage."""
 
+    WAITING = "waiting"
     IDLE = "idle"
     ASKED = "asked"
     RETIRED = "retired"
@@ -36,7 +38,7 @@ class DrafterStage:
 
     def __init__(self, config: DrafterConfig) -> None:
         self._config = config
-        self._state = State.IDLE
+        self._state = State.WAITING
         self._epoch = 0
         self._frontier = 0
         self._ahead = b""  # candidate bytes that were sent on as spans and are not committed
@@ -51,25 +53,27 @@ class DrafterStage:
 
     def receive(self, message: m.DrafterInput) -> list[m.Message]:
         """One answer per commit; stale answers are dropped and asked for again."""
+        if self._state is State.DONE:
+            return []  # an answer that was under way when the generation ended
         match message:
             case m.Finished():
                 self._state = State.DONE
                 return []
-            case m.Started():
+            case m.Started() if self._state is State.WAITING:
                 self._uncommunicated = message.prompt
                 return self._ask() if self._config.enabled else [self._retire()]
-            case m.Invalidated():
+            case m.Invalidated() if self._state is not State.WAITING:
                 self._epoch, self._realign = message.epoch, message.keep
                 self._ahead = self._ahead if message.keep else b""
                 return []
-            case m.Committed():
+            case m.Committed() if self._state is not State.WAITING:
                 self._advance(message)
                 return [] if self._state is State.RETIRED else self._ask()
             case m.DraftReturned() if self._state is State.ASKED:
                 return self._answer(message)
             case m.DraftFailed() if self._state is State.ASKED:
                 return [self._retire()]
-            case m.DraftReturned() | m.DraftFailed() if self._state in {State.RETIRED, State.DONE}:
+            case m.DraftReturned() | m.DraftFailed() if self._state is State.RETIRED:
                 return []  # came too late
         raise undefined("drafter", self._state, message)
 

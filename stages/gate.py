@@ -24,10 +24,12 @@ class GateStage:
         return self._done
 
     def receive(self, message: m.GateInput) -> list[m.Message]:
-        """One `Spans` for each draft of the current epoch."""
+        """One `Spans` for each draft of the current epoch; that a drafter retired is news in any epoch."""
+        if self._done:
+            return []  # a draft that was under way when the generation ended
         match message:
-            case m.Draft(epoch=epoch):
-                return [] if epoch != self._epoch else [self._decide(message)]
+            case m.Draft(epoch=epoch, retired=retired):
+                return [self._decide(message)] if epoch == self._epoch or retired else []
             case m.Invalidated(epoch=epoch):
                 self._epoch = epoch
                 return []

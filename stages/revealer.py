@@ -25,11 +25,16 @@ class RevealerStage:
     def receive(self, message: m.RevealerInput) -> list[m.Message]:
         """A chunk for new bytes, `Done` behind the last."""
         match message:
-            case m.Prefilled(done=done, total=total):
+            case m.Prefilled(done=done, total=total) if not self._done:
                 return [m.Progress(done, total)]
-            case m.Commit() if not self._done:
+            case m.Commit() if not self._done and self._follows(message):
                 return self._reveal(message)
         raise undefined("revealer", "done" if self._done else "open", message)
+
+    def _follows(self, commit: m.Commit) -> bool:
+        """Whether it begins where the last one ended, and takes back nothing that was shown."""
+        end = self._shown + len(self._held)
+        return commit.offset == end and self._shown <= commit.reveal_to <= end + len(commit.data)
 
     def _reveal(self, commit: m.Commit) -> list[m.Message]:
         self._held += commit.data

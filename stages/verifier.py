@@ -27,6 +27,7 @@ from enum import StrEnum
 from itertools import islice
 
 from grimboost import messages as m
+from grimboost.errors import StageError
 from grimboost.stages.alignment import Judgement, judge
 from grimboost.stages.block_policy import AcceptanceEstimate, block_length
 from grimboost.stages.configuration import VerifierConfig
@@ -60,13 +61,16 @@ class VerifierStage:
         self._frontier = 0
         self._path: list[int] = []
         self._more = config.max_new_tokens
-        self._waiting: deque[m.Span] = deque()  # spans from the frontier on, contiguous
+        self._reached = 0  # output offset behind the latest verdict: the frontier, once that is committed
+        self._waiting: deque[m.Span] = deque()  # spans from there on, contiguous
+        self._lost = False  # spans of this epoch did not join on: drafter and verifier disagree on what stands
         self._drafter_alive = config.drafting
         self._drafter_late = False  # after one missed patience it is not waited for until it answers again
         self._answered = False  # the drafter has answered for the present frontier
         self._estimate = AcceptanceEstimate()
-        self._number = 0
+        self._number = self._choose = 0  # of the pass that is under way
         self._block: tuple[m.Span, ...] = ()
+        self._on_path = 0  # tokens in the slot that belong to the path; behind them stands what was rejected
         self._clean = 0  # path positions whose cache entries are those of plain decoding
         self._recheck: deque[int] = deque()  # positions still to feed one by one
         self._suspect = 0  # row of the block whose choice is being re-checked
@@ -85,13 +89,24 @@ class VerifierStage:
         handler = _TABLE.get((self._state, type(message)))
         if handler is None:
             raise undefined("verifier", self._state, message)
+        if isinstance(message, m.PassReturned) and self._state is not State.RELEASING:
+            self._check(message)
         answer: list[m.Message] = handler(self, message)
         return answer
+
+    def _check(self, message: m.PassReturned) -> None:
+        number, choices = message.number, len(message.choices)
+        if (number, choices) != (self._number, self._choose):
+            raise StageError(
+                f"verifier: pass {number} returned {choices} choices; "
+                f"awaited are {self._choose} of pass {self._number}"
+            )
 
     # ------------------------------------------------------------ opening and prefill
 
     def _start(self, message: m.Started) -> list[m.Message]:
         self._path = list(message.prompt_ids)
+        self._on_path = len(self._path) - 1
         self._state = State.OPENING
         return [m.OpenRequested(self._rule)]
 
@@ -116,8 +131,10 @@ class VerifierStage:
     def _spans(self, message: m.Spans) -> list[m.Message]:
         self._drafter_alive = self._drafter_alive and not message.retired
         if message.epoch == self._epoch:
-            expected = self._frontier + sum(len(span.data) for span in self._waiting)
-            if message.offset == expected:
+            expected = self._reached + sum(len(span.data) for span in self._waiting)
+            joins = message.offset == expected
+            self._lost = not joins and not message.retired
+            if joins:
                 self._waiting.extend(gated.span for gated in message.spans)
             if message.frontier == self._frontier:
                 self._answered, self._drafter_late = True, False
@@ -147,7 +164,7 @@ class VerifierStage:
         return self._pass(keep, feed, len(feed))
 
     def _pass(self, keep: int, tokens: list[int], choose: int) -> m.PassRequested:
-        self._number += 1
+        self._number, self._choose = self._number + 1, choose
         if choose:
             self._passes += 1
             self._rows += len(tokens)
@@ -171,7 +188,7 @@ class VerifierStage:
             epoch=self._epoch,
             frontier=self._frontier,
             tokens=judgement.tokens,
-            outcome=judgement.outcome,
+            outcome=self._outcome(judgement),
             drafted=drafted,
             drafted_bytes=sum(len(span.data) for span in self._block),
             accepted=accepted,
@@ -182,9 +199,20 @@ class VerifierStage:
             margin=choices[accepted].margin,
         )
         self._waiting = deque(judgement.left)
+        self._reached += sum(len(token.data) for token in judgement.tokens)
+        self._on_path = len(self._path) + accepted
         self._passes = self._rows = self._ties = 0
         self._state = State.COMMITTING
         return [verdict]
+
+    def _outcome(self, judgement: Judgement) -> m.Outcome:
+        """Where spans were lost, what the drafter still holds has to come again as spans.
+
+        Spans that a verdict overtook begin before the frontier; a drafter that is right would go on behind
+        them for ever, and none of its spans would ever join on.
+        """
+        lost = self._lost and judgement.outcome is m.Outcome.AGREED
+        return m.Outcome.REALIGNED if lost else judgement.outcome
 
     def _learn(self, candidate: tuple[m.Span, ...], judgement: Judgement) -> None:
         """Compare what was drafted for each place that the target reached, checked or not."""
@@ -195,11 +223,13 @@ class VerifierStage:
     def _invalidated(self, message: m.Invalidated) -> list[m.Message]:
         self._epoch = message.epoch
         self._waiting.clear()
+        self._lost = False
         return []
 
     def _committed(self, message: m.Committed) -> list[m.Message]:
         self._path.extend(token.id for token in message.tokens)
-        self._frontier, self._more = message.frontier, message.more
+        self._frontier = self._reached = message.frontier
+        self._more = message.more
         self._answered = False
         return self._draft_or_pass()
 
@@ -249,9 +279,12 @@ class VerifierStage:
         return [m.TargetFailed(message.error)]
 
     def _finish(self, message: m.Finished) -> list[m.Message]:
-        """Cut the cache where the output was cut. The last token of a path may not have been fed."""
+        """Cut the cache where the output was cut, but keep nothing that was rejected.
+
+        The last token of a path may not have been fed: a rejected one may stand in its place.
+        """
         self._state = State.RELEASING
-        return [m.ReleaseRequested(message.length)]
+        return [m.ReleaseRequested(min(message.length, self._on_path))]
 
     def _finish_idle(self, _: m.Finished) -> list[m.Message]:
         self._state = State.RELEASED

@@ -1,0 +1,100 @@
+"""Safetensors -> a Llama model, read and packed in a thread of its own while the process still imports.
+
+Importing transformers is bound to the interpreter, reading and packing weights is not, so doing both at once
+saves a second of every start. The thread ends with the work: OpenMP keeps a pool per thread that computed, and
+a pool that stays would slow every pass (see `grimboost.worker`). It knows nothing of slots or vocabularies.
+"""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from grimboost.errors import ModelReferenceError
+
+PACKED_FOR_ROWS = 8
+"""The row count that oneDNN lays packed weights out for."""
+
+
+class ReadWeights:
+    """All tensors of a model directory by name, in `dtype`; with `pack`, linear ones also in oneDNN's layout."""
+
+    def __init__(self, directory: Path, dtype: torch.dtype, pack: bool) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.packed: dict[str, Tensor] = {}
+        self._directory, self._dtype, self._pack = directory, dtype, pack
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="grimboost weights", daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end. Raises `ModelReferenceError` if the files cannot be used."""
+        self._thread.join()
+        if self._error is not None:
+            raise ModelReferenceError(
+                f"cannot read the weights in {self._directory}: {self._error}"
+            ) from self._error
+
+    def _run(self) -> None:
+        try:
+            with torch.no_grad():
+                self._read()
+                if self._pack:
+                    self._pack_linears()
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            self._error = error
+
+    def _read(self) -> None:
+        files = sorted(self._directory.glob("*.safetensors"))
+        if not files:
+            raise ValueError("there are no safetensors files")
+        for file in files:
+            for name, tensor in load_file(file).items():
+                if not name.endswith("rotary_emb.inv_freq"):  # in old files; computed, not loaded
+                    self.tensors[name] = tensor.to(self._dtype)
+
+    def _pack_linears(self) -> None:
+        """Every matrix but the embedding is a linear layer's weight in this family."""
+        for name, tensor in self.tensors.items():
+            if tensor.dim() == 2 and name != "model.embed_tokens.weight":
+                self.packed[name] = packed(tensor)
+        if "lm_head.weight" not in self.tensors and "model.embed_tokens.weight" in self.tensors:
+            self.packed["lm_head.weight"] = packed(self.tensors["model.embed_tokens.weight"])
+
+
+def packed(weight: Tensor) -> Tensor:
+    """oneDNN's own layout of a linear layer's weight [out, in]."""
+    result: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_ROWS)
+    return result
+
+
+def build_llama(directory: Path, weights: ReadWeights) -> Any:
+    """A `LlamaForCausalLM` over tensors that have been read. Raises `ModelReferenceError` if they do not fit."""
+    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    try:
+        settings = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        if settings.get("quantization_config"):
+            raise ValueError("it is quantized; give unquantized safetensors")
+        config = LlamaConfig.from_dict(settings)
+        with torch.device("meta"):
+            model = LlamaForCausalLM(config)
+        weights.join()
+        tensors = dict(weights.tensors)
+        if config.tie_word_embeddings:
+            tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+        model.load_state_dict(tensors, strict=True, assign=True)
+        model.model.rotary_emb = LlamaRotaryEmbedding(config)  # its buffer is computed, never loaded
+        model.generation_config = GenerationConfig.from_model_config(config)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        if isinstance(error, ModelReferenceError):
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelReferenceError(f"cannot load the model in {directory}: {reason}") from error
+    return model
