@@ -60,7 +60,7 @@ class DrafterStage:
                 self._state = State.DONE
                 return []
             case m.Started() if self._state is State.WAITING:
-                self._uncommunicated = message.prompt
+                self._state, self._uncommunicated = State.IDLE, message.prompt
                 return self._ask() if self._config.enabled else [self._retire()]
             case m.Invalidated() if self._state is not State.WAITING:
                 self._epoch, self._realign = message.epoch, message.keep

@@ -19,7 +19,8 @@ class Purpose(IntEnum):
 
 def uniforms(seed: int, position: int, purpose: Purpose, count: int) -> NDArray[np.float64]:
     """`count` numbers in the open interval (0, 1) for one token position. Shape: [count]."""
-    generator = np.random.Philox(key=[seed, int(purpose)], counter=[0, position, 0, 0])
+    key = np.array([seed, purpose], dtype=np.uint64)  # a list with a seed of 2**63 or more becomes floats
+    generator = np.random.Philox(key=key, counter=[0, position, 0, 0])
     bits = generator.random_raw(count)
     numbers: NDArray[np.float64] = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     return numbers

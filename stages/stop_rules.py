@@ -80,7 +80,7 @@ class StopRules:
 
     def _append(self, token: PathToken) -> bytes:
         if token.id in self._end_ids:
-            self._keep(token)
+            self._keep(PathToken(token.id, b""))  # some vocabularies give it bytes; they are not output
             self.finish = FinishReason.STOP
             return b""
         cut = self._stop_string(token.data)

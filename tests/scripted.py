@@ -4,7 +4,6 @@ The target is a strict judge: its next token depends on every id that was fed. A
 committed path answers `POISON`, so a wrong rollback or a mixed-up slot shows in the output at once.
 """
 
-import gc
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import coroutine
@@ -95,14 +94,16 @@ def make_engine(target: ScriptedTarget | None = None, drafter: Drafter | str | N
     return Engine(LoadedTarget(target or Target(), CURVE, end_ids={END: ["x"]}), drafter, **options)
 
 
-def oracle(texts: Sequence[bytes] = TEXTS, broken_at: int | None = None, whole: bool = True) -> ScriptDrafter:
-    """Drafts the true continuation; with `broken_at`, every n-th byte of the text wrong."""
+def oracle(
+    texts: Sequence[bytes] = TEXTS, broken_at: int | None = None, whole: bool = True, longest: int = 160
+) -> ScriptDrafter:
+    """Drafts the true continuation, `longest` bytes at a time; with `broken_at`, every n-th byte of the text wrong."""
 
     def script(context: bytes, limit: int) -> bytes:
         at = len(context) - PROMPT_TOKENS
         if at < 0:
             return b""
-        data = bytearray(texts[context[0] - ord("A")][at : at + limit])
+        data = bytearray(texts[context[0] - ord("A")][at : at + min(limit, longest)])
         for place in range(len(data)):
             if broken_at and (at + place) % broken_at == broken_at - 1:
                 data[place] ^= 1
@@ -129,7 +130,6 @@ def assert_whole(generation: Generation, which: int = 0) -> None:
 
 def assert_clean(target: ScriptedTarget) -> None:
     """After an event loop has ended: the worker threads end by themselves and no slot is left open."""
-    gc.collect()
     for thread in threading.enumerate():
         if thread.name.startswith("grimboost"):
             thread.join(5.0)

@@ -47,7 +47,7 @@ def cut_slowly(config: CascadeConfig, prompt_tokens: int, tokens: Sequence[m.Pat
         text = b"".join(one.data for one in whole)
         before = len(text) - len(token.data)
         if token.id in config.end_ids:
-            return Output(ids, text, m.FinishReason.STOP)
+            return Output(ids, text[:before], m.FinishReason.STOP)
         for end in range(before + 1, len(text) + 1):
             starts = [end - len(stop) for stop in config.stop if text[:end].endswith(stop)]
             if starts and min(starts) <= limit:

@@ -15,7 +15,10 @@ PIECES = (b"a", b"b", b"ab", b"ba", b"aab", b"bbb", b"\xc3", b"\xa9")
 tokens = st.one_of(
     st.sampled_from([PathToken(id, data) for id, data in enumerate(PIECES)]),
     st.sampled_from([PathToken(id, data) for id, data in enumerate(PIECES)]),
-    st.sampled_from([PathToken(id, data) for id, data in enumerate(PIECES)] + [PathToken(END, b""), PathToken(CONTROL, b"")]),
+    st.sampled_from(
+        [PathToken(id, data) for id, data in enumerate(PIECES)]
+        + [PathToken(END, b""), PathToken(END, b"ab"), PathToken(CONTROL, b"")]
+    ),
 )
 paths = st.lists(tokens, max_size=14)
 stops = st.lists(st.text("ab", min_size=1, max_size=5).map(str.encode) | st.just(b"\xc3\xa9"), max_size=3)
@@ -173,6 +176,12 @@ def test_c3_a_stop_string_cuts_bytes_and_ids_at_one_place(sizes):
     path = [PathToken(1, b"so"), *[PathToken(2, b" ha")] * 4, PathToken(3, b"!")]
     rules, data, _ = run(CascadeConfig(100, stop=(b" ha ha",)), path, sizes)
     assert outcome(rules, data) == ((1,), b"so", FinishReason.STOP)
+
+
+def test_c1_an_end_id_whose_table_entry_has_bytes_adds_none():
+    """Chat tokens that a tokenizer lists as added but not special have their text as bytes."""
+    rules, data, _ = run(CascadeConfig(100, end_ids=(END,)), [PathToken(0, b"a"), PathToken(END, b"<|end|>")], [2])
+    assert (outcome(rules, data), rules.length) == (((0, END), b"a", FinishReason.STOP), 1)
 
 
 def test_c3_the_head_of_a_token_that_straddles_the_cut_is_bytes_without_an_id():

@@ -1,0 +1,93 @@
+"""How many spans a pass checks."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grimboost.stages.block_policy import GAIN_REQUIRED, AcceptanceEstimate, block_length
+from grimboost.stages.configuration import CostCurve
+
+FLAT = CostCurve((1, 2, 4, 8, 16), (1.0, 1.0, 1.0, 1.0, 1.0))
+LINEAR = CostCurve((1, 2, 16), (1.0, 2.0, 16.0))
+probabilities = st.lists(st.floats(0.0, 0.995), max_size=12)
+curves = st.lists(st.floats(0.1, 10.0), min_size=5, max_size=5).map(
+    lambda steps: CostCurve((1, 2, 4, 8, 16), tuple(sum(steps[: n + 1]) for n in range(5)))
+)
+
+
+def rate(curve, chances, count):
+    """Expected tokens per millisecond of a block of `count` spans, written out."""
+    reach, expected = 1.0, 1.0
+    for chance in chances[:count]:
+        reach *= chance
+        expected += reach
+    return expected / curve.cost(count + 1)
+
+
+@given(curves, probabilities)
+def test_no_other_block_promises_more_tokens_per_millisecond(curve, chances):
+    best = block_length(curve, chances)
+    assert 0 <= best <= len(chances)
+    assert rate(curve, chances, best) >= max(rate(curve, chances, k) for k in range(len(chances) + 1)) / GAIN_REQUIRED
+    if best:
+        assert rate(curve, chances, best) > GAIN_REQUIRED * rate(curve, chances, 0)
+
+
+@given(probabilities)
+def test_speculation_is_off_where_a_row_costs_as_much_as_a_pass(chances):
+    assert block_length(LINEAR, chances) == 0
+
+
+@given(probabilities.filter(len))
+def test_no_chance_no_block(chances):
+    assert block_length(FLAT, [0.0, *chances]) == 0
+
+
+@given(st.integers(0, 12))
+def test_free_rows_take_every_likely_span(count):
+    assert block_length(FLAT, [0.9] * count) == count
+
+
+@given(curves, probabilities, st.integers(0, 12))
+def test_an_unlikely_span_ends_the_block_before_it(curve, chances, place):
+    cut = [*chances[:place], 0.0, *chances[place:]]
+    assert block_length(curve, cut) <= min(place, len(chances))
+
+
+def test_a_gain_below_the_uncertainty_of_the_curve_is_no_gain():
+    just_below, just_above = GAIN_REQUIRED - 1.001, GAIN_REQUIRED - 0.999
+    assert (block_length(FLAT, [just_below]), block_length(FLAT, [just_above])) == (0, 1)
+
+
+observations = st.lists(st.tuples(st.floats(0.0, 1.0), st.booleans()), max_size=60)
+
+
+@given(observations, st.floats(0.0, 1.0))
+def test_a_probability_stays_within_its_bounds_whatever_was_seen(seen, confidence):
+    estimate = AcceptanceEstimate()
+    for stated, accepted in seen:
+        estimate.observe(stated, accepted)
+    assert 0.0 <= estimate.probability(confidence) <= 0.995
+    assert estimate.ratio >= 0.0
+
+
+def test_nothing_seen_leaves_confidence_as_it_is():
+    assert AcceptanceEstimate().probability(0.7) == 0.7
+
+
+@given(st.floats(0.1, 0.99))
+def test_a_drafter_that_is_always_wrong_is_believed_less_and_less(confidence):
+    estimate, ratios = AcceptanceEstimate(), []
+    for _ in range(60):
+        estimate.observe(confidence, False)
+        ratios.append(estimate.ratio)
+    assert ratios == sorted(ratios, reverse=True)
+    assert block_length(FLAT, [estimate.probability(confidence)]) == (confidence * ratios[-1] > GAIN_REQUIRED - 1)
+
+
+def test_a_drafter_that_recovers_is_believed_again():
+    estimate = AcceptanceEstimate()
+    for _ in range(100):
+        estimate.observe(0.9, False)
+    for _ in range(100):
+        estimate.observe(0.9, True)
+    assert estimate.probability(0.9) > 0.9
