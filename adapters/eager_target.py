@@ -121,19 +121,25 @@ class EagerTarget:
         entry = self._slots[rows.slot]
         past = len(entry.tokens)
         options: dict[str, Any] = {}
+        fed = rows.tokens
         if self._model.config._attn_implementation == row_exact.ATTENTION:
-            options["plan"] = row_exact.RowPlan(past, len(rows.tokens), self._dtype)
-        ids = torch.tensor([rows.tokens])
+            # one to three rows cost more than four, and nothing looks at rows behind the last real one
+            fed += fed[-1:] * (row_exact.LINEAR_ROWS - len(fed))
+            options["plan"] = row_exact.RowPlan(past, len(fed), self._dtype)
+        ids = torch.tensor([fed])
         try:
             hidden = self._model.model(input_ids=ids, cache=entry.cache, use_cache=True, **options)[0]
         except Exception:
             for layer in entry.cache.layers:  # some layers have grown: a second try would find them ahead
                 layer.crop(past - layer.get_seq_length())
             raise
+        if len(fed) > len(rows.tokens):
+            entry.cache.crop(len(rows.tokens) - len(fed))
         entry.tokens.extend(rows.tokens)
         if not rows.choose:
             return []
-        logits = self._logits(hidden[:, -rows.choose :])
+        real = hidden[:, : len(rows.tokens)]
+        logits = self._logits(real[:, -rows.choose :])
         return choose_rows(logits, entry.rule, entry.tokens, self._facts.tie_bound)
 
     def _logits(self, hidden: Tensor) -> Tensor:

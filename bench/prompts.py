@@ -41,7 +41,7 @@ PROMPTS: dict[str, list[str]] = {
         "What are the advantages and disadvantages of working from home? Answer in a few paragraphs.",
     ],
     "code": [
-        "Write a Python class for a stack with push, pop, peek and is_empty, with docstrings, and show how to use it.",
+        "Write a Python class for a stack with push, pop, peek and is_empty, with docstrings, and show its use.",
         "Write a Python function that reads a CSV file and returns a list of dictionaries. Add error handling.",
         "Write a bash script that renames all .jpeg files in a directory to .jpg and prints what it did.",
     ],
@@ -49,8 +49,8 @@ PROMPTS: dict[str, list[str]] = {
         "Give me a JSON array of six books, each with title, author, year and genre. Output only JSON.",
         "Write a JSON object that describes a weekly timetable of a school class: for each day from monday to "
         "friday a list of lessons with subject, room and start. Output only JSON.",
-        "Turn this into a JSON array of objects with the keys name, age and city: Ann is 31 and lives in Oslo; Ben "
-        "is 45 and lives in Rome; Cleo is 28 and lives in Lima; Dan is 52 and lives in Cork.",
+        "Turn this into a JSON array of objects with the keys name, age and city: Ann is 31 and lives in Oslo; "
+        "Ben is 45 and lives in Rome; Cleo is 28 and lives in Lima; Dan is 52 and lives in Cork.",
     ],
     "grounded": [
         f"Copy the following text and underline nothing, change nothing:\n\n{HARBOUR}",

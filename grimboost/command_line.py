@@ -39,7 +39,9 @@ def cli() -> None:
 @click.option("--system", metavar="TEXT", help="System message for the chat template.")
 @click.option("--max-new-tokens", type=click.IntRange(min=0), metavar="N", help="At most N tokens (default 512).")
 @click.option("--max-new-bytes", type=click.IntRange(min=0), metavar="N", help="At most N bytes of output.")
-@click.option("--min-new-tokens", type=click.IntRange(min=0), default=0, metavar="N", help="No end before N tokens.")
+@click.option(
+    "--min-new-tokens", type=click.IntRange(min=0), default=0, metavar="N", help="No end before N tokens."
+)
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given several times.")
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", type=int, default=0, help="Keep the K most probable tokens; 0 keeps all.")

@@ -108,9 +108,9 @@ def _between(tokens: list[m.DraftToken], start: int, length: int) -> list[m.Draf
 
 def _spans(pieces: list[Piece], tokens: list[m.DraftToken], skip: int) -> tuple[m.Span, ...]:
     """Each piece with the minimum confidence over the drafter tokens that overlap it."""
+    by_byte = [token.confidence for token in tokens for _ in range(token.length)]
     spans, at = [], skip
     for id, data in pieces:
-        overlap = _between(tokens, at, len(data))
-        spans.append(m.Span(id, data, min((token.confidence for token in overlap), default=0.0)))
+        spans.append(m.Span(id, data, min(by_byte[at : at + len(data)], default=0.0)))
         at += len(data)
     return tuple(spans)

@@ -14,6 +14,7 @@ from grimboost.adapters.target import Target
 from grimboost.errors import MisuseError
 from grimboost.model_cache import cache_root
 from grimboost.model_references import Progress, resolve
+from grimboost.openmp import limit_spinning
 from grimboost.stages.configuration import CostCurve
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def load_target(
         progress("loading", 0, 1)
     # Heavy imports only now, so that a wrong reference answers at once; and the weights before transformers,
     # so that they are read and packed while it is imported.
+    limit_spinning()
     import torch
 
     from grimboost.adapters.weights import ReadWeights

@@ -126,11 +126,16 @@ class Log:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Log":
-        """Read a whole log. Raises `LogError` naming the byte at which something is wrong."""
+        """Read a whole log file. Raises `LogError`."""
         try:
             data = Path(path).read_bytes()
         except (OSError, ValueError) as error:
             raise LogError(f"cannot read {os.fspath(path)}: {_reason(error)}") from error
+        return cls.parse(data)
+
+    @classmethod
+    def parse(cls, data: bytes) -> "Log":
+        """A log from its bytes. Raises `LogError` naming the byte at which something is wrong."""
         start = _check_magic(data)
         frames, torn_at = _frames(data, start)
         if not frames:
@@ -160,7 +165,7 @@ def _frames(data: bytes, at: int) -> tuple[list[Frame], int | None]:
     frames: list[Frame] = []
     while at < len(data):
         body = at + _FRAME.size
-        if body > len(data):
+        if body > len(data) or not any(data[at:body]):  # zeros: the disk gave room that was never written
             return frames, at
         length, checksum = _FRAME.unpack_from(data, at)
         if body + length > len(data):

@@ -44,6 +44,7 @@ class DrafterStage:
         self._ahead = b""  # candidate bytes that were sent on as spans and are not committed
         self._uncommunicated = b""  # committed bytes that the worker has not been told yet
         self._realign = False
+        self._diverged = False  # other bytes were committed than those that the request under way continues
         self._again = False
         self._request = 0
 
@@ -81,7 +82,9 @@ class DrafterStage:
         data = b"".join(token.data for token in message.tokens)
         self._frontier = message.frontier
         self._uncommunicated += data
-        self._ahead = self._ahead[len(data) :] if self._ahead.startswith(data) else b""
+        follows = self._ahead.startswith(data)
+        self._ahead = self._ahead[len(data) :] if follows else b""
+        self._diverged |= not follows
 
     def _ask(self) -> list[m.Message]:
         if self._state is State.ASKED:
@@ -102,12 +105,14 @@ class DrafterStage:
         )
         if self._realign:
             self._ahead = b""  # comes back as spans with the answer
-        self._state, self._uncommunicated, self._realign = State.ASKED, b"", False
+        self._state, self._uncommunicated = State.ASKED, b""
+        self._realign = self._diverged = False
         return [request]
 
     def _answer(self, message: m.DraftReturned) -> list[m.Message]:
         self._state = State.IDLE
-        fits = message.epoch == self._epoch and message.offset == self._frontier + len(self._ahead)
+        current = message.epoch == self._epoch and not self._diverged
+        fits = current and message.offset == self._frontier + len(self._ahead)
         answer: list[m.Message] = []
         if fits:
             answer.append(self._draft(message.spans))

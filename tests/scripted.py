@@ -1,4 +1,4 @@
-"""A world without a model, shared by the tests of the shell: a vocabulary, a few texts, a target that follows them.
+"""A world without a model, shared by the tests of the shell: a vocabulary, a few texts, a target that knows them.
 
 The target is a strict judge: its next token depends on every id that was fed. A cache that holds anything but the
 committed path answers `POISON`, so a wrong rollback or a mixed-up slot shows in the output at once.
@@ -37,6 +37,9 @@ TEXTS = (
     b" over and over and over the lazy fox, over and over \xff\xfe\x00 and over",
     b"abcabcabX abcabcabX abc",
 )
+
+BOUND = 5.0
+"""Seconds after which a test gives up on something that should come at once."""
 
 both_loops = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
@@ -89,7 +92,9 @@ class Target(ScriptedTarget):
         super().close(slot)
 
 
-def make_engine(target: ScriptedTarget | None = None, drafter: Drafter | str | None = None, **options: Any) -> Engine:
+def make_engine(
+    target: ScriptedTarget | None = None, drafter: Drafter | str | None = None, **options: Any
+) -> Engine:
     """An engine around a scripted target; `drafter` as for `Engine`."""
     return Engine(LoadedTarget(target or Target(), CURVE, end_ids={END: ["x"]}), drafter, **options)
 
@@ -97,7 +102,7 @@ def make_engine(target: ScriptedTarget | None = None, drafter: Drafter | str | N
 def oracle(
     texts: Sequence[bytes] = TEXTS, broken_at: int | None = None, whole: bool = True, longest: int = 160
 ) -> ScriptDrafter:
-    """Drafts the true continuation, `longest` bytes at a time; with `broken_at`, every n-th byte of the text wrong."""
+    """Drafts the true continuation, `longest` bytes at a time; with `broken_at`, every n-th byte is wrong."""
 
     def script(context: bytes, limit: int) -> bytes:
         at = len(context) - PROMPT_TOKENS
@@ -110,6 +115,22 @@ def oracle(
         return bytes(data)
 
     return ScriptDrafter(script, whole=whole)
+
+
+class Gate:
+    """A step that blocks until it is let go, as a device does: without holding the interpreter."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, *_: object) -> None:
+        self.begun.set()
+        assert self.go.wait(BOUND), "nobody let the step go"
+
+
+async def reached(event: threading.Event) -> None:
+    """Wait for a thread without stopping the loop."""
+    assert await anyio.to_thread.run_sync(event.wait, BOUND)
 
 
 async def collect(generation: Generation) -> bytes:

@@ -67,7 +67,10 @@ def _whole_before(tokens: Sequence[m.PathToken], cut: int) -> tuple[int, ...]:
 
 
 def plain(
-    config: CascadeConfig, prompt: Sequence[int], next_token: Callable[[Sequence[int]], int], data: Callable[[int], bytes]
+    config: CascadeConfig,
+    prompt: Sequence[int],
+    next_token: Callable[[Sequence[int]], int],
+    data: Callable[[int], bytes],
 ) -> Output:
     """Sequential decoding, one token at a time, until the slow cut says that it is over."""
     path = list(prompt)

@@ -1,6 +1,7 @@
 """The shell around a stage: whatever way it ends, its mailbox is closed and nobody waits for it."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -265,7 +266,7 @@ def test_a_full_mailbox_does_not_keep_other_tasks_from_their_turn() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(other)
             tasks.start_soon(shell.actor.run)
-        assert max(later - earlier for earlier, later in zip(turns, turns[1:], strict=False)) <= BATCH
+        assert max(later - earlier for earlier, later in pairwise(turns)) <= BATCH
         assert len(turns) >= 10
 
     run(main)

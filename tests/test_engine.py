@@ -26,6 +26,7 @@ from scripted import (
     SCRIPTS,
     TEXTS,
     VOCABULARY,
+    Gate,
     Target,
     assert_clean,
     assert_whole,
@@ -35,6 +36,7 @@ from scripted import (
     make_engine,
     oracle,
     prompt,
+    reached,
     run,
 )
 
@@ -212,7 +214,7 @@ async def test_a_stream_that_is_broken_off_and_collected_gives_the_slot_back() -
             break
         gc.collect()
         while engine.statistics().generations > 1:
-            await asyncio.sleep(0)
+            await anyio.lowlevel.checkpoint()
     assert_clean(target)
 
 
@@ -384,9 +386,8 @@ def test_an_error_in_the_engine_block_comes_out_as_it_is(backend: str) -> None:
 
     async def main() -> None:
         with pytest.raises(KeyError):
-            async with make_engine(target) as engine:
-                async with engine.generate(prompt()):
-                    raise KeyError("mine")
+            async with make_engine(target) as engine, engine.generate(prompt()):
+                raise KeyError("mine")
 
     run(main, backend)
     assert_clean(target)
@@ -397,9 +398,7 @@ def test_an_error_in_the_engine_block_comes_out_as_it_is(backend: str) -> None:
 
 @both_loops
 @CAPACITIES
-def test_D6_a_client_that_does_not_read_stops_its_own_generation_and_no_other(
-    backend: str, capacity: int
-) -> None:
+def test_D6_a_client_that_does_not_read_stops_its_own_generation_and_no_other(backend: str, capacity: int) -> None:
     target = Target((b" ha" * 200, TEXTS[1]))
     steps: list[int] = []
 
@@ -601,19 +600,19 @@ def test_a_device_that_is_gone_ends_every_generation_without_waiting(backend: st
 def test_a_target_that_hangs_does_not_keep_the_engine(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "CLOSE_SECONDS", 0.05)
     monkeypatch.setattr(generation_module, "RELEASE_SECONDS", 0.05)
-    target, go = Target(), threading.Event()
-    target.on_step = lambda _: go.wait(10.0)
+    target, gate = Target(), Gate()
+    target.on_step = gate
 
     async def main() -> None:
         async with make_engine(target, "lookup") as engine:
             async with engine.generate(prompt()) as generation:
-                assert isinstance(await anext(generation), Progress)
+                await reached(gate.begun)
             assert not generation.finished.is_set()
         assert generation.finished.is_set()
         assert target.open_slots == 1
 
     run(main, backend, seconds=5.0)
-    go.set()
+    gate.go.set()
     assert_clean(target)
 
 

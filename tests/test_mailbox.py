@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -17,6 +18,9 @@ from grimboost.mailbox import Mailbox, MailboxClosed
 trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True
 
 COUNT = 10_000
+LONG = 20.0
+"""Seconds after which a test of so many messages is taken to hang."""
+
 Receive = Callable[[Mailbox[int]], Awaitable[int | None]]
 
 
@@ -72,7 +76,7 @@ async def consume(mailbox: Mailbox[int], receive: Receive) -> list[int]:
 @pytest.mark.parametrize("receive", [by_own_timeout, by_scope, by_asyncio_timeout])
 async def test_D3_a_receive_that_times_out_loses_nothing(capacity: int, receive: Receive) -> None:
     mailbox: Mailbox[int] = Mailbox(capacity)
-    async with anyio.create_task_group() as tasks:
+    async with asyncio.timeout(LONG), anyio.create_task_group() as tasks:
         tasks.start_soon(numbered, mailbox)
         got = await consume(mailbox, receive)
     assert got == list(range(COUNT))
@@ -89,7 +93,9 @@ async def test_D3_a_receiver_whose_task_is_cancelled_loses_nothing(capacity: int
 
     producer = asyncio.create_task(numbered(mailbox))
     pause = Stutter(2, 3)
+    hung = time.monotonic() + LONG
     while not producer.done() or mailbox.statistics().data_waiting:
+        assert time.monotonic() < hung
         task = asyncio.create_task(consumer())
         for _ in range(40):
             await asyncio.sleep(0)
@@ -128,7 +134,7 @@ async def test_D3_a_cancelled_send_that_is_retried_delivers_once(capacity: int, 
         return await mailbox.receive()
 
     pause = Stutter(3, 60)
-    async with anyio.create_task_group() as tasks:
+    async with asyncio.timeout(LONG), anyio.create_task_group() as tasks:
         tasks.start_soon(producer)
         got = await consume(mailbox, slow)
     assert got == list(range(COUNT))

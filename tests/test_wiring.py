@@ -118,9 +118,9 @@ def test_every_message_that_travels_can_be_logged() -> None:
 
 
 def test_every_message_type_of_the_module_travels() -> None:
-    types = {
-        value for value in vars(m).values() if isinstance(value, type) and issubclass(value, m.Message)
-    } - {m.Message}
+    types = {value for value in vars(m).values() if isinstance(value, type) and issubclass(value, m.Message)} - {
+        m.Message
+    }
     assert types == set(get_args(m.AnyMessage))
 
 
@@ -134,4 +134,3 @@ def test_every_output_of_a_stage_has_a_route_and_every_route_is_used(stage: str)
 def test_routes_keep_the_order_of_the_table() -> None:
     assert [edge.receiver for edge in routes(CASCADE)[m.Finished]] == [DRAFTER, GATE, VERIFIER]
     assert routes("nobody") == {}
-

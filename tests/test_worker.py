@@ -10,7 +10,19 @@ from typing import Any
 
 import anyio
 import pytest
-from scripted import Target, assert_clean, assert_whole, both_loops, collect, make_engine, prompt, run
+from scripted import (
+    BOUND,
+    Gate,
+    Target,
+    assert_clean,
+    assert_whole,
+    both_loops,
+    collect,
+    make_engine,
+    prompt,
+    reached,
+    run,
+)
 
 from grimboost import messages as m
 from grimboost.mailbox import Mailbox
@@ -18,7 +30,6 @@ from grimboost.stages.sampling_rule import SamplingRule
 from grimboost.target_service import TargetService
 from grimboost.worker import Job, Lease, Port, Worker
 
-BOUND = 5.0
 OPEN = m.OpenRequested(SamplingRule())
 
 
@@ -37,22 +48,6 @@ class Echo:
 
     def close(self) -> None:
         self.closed.set()
-
-
-class Gate:
-    """A step that blocks until it is let go, as a device does: without holding the interpreter."""
-
-    def __init__(self) -> None:
-        self.begun, self.go = threading.Event(), threading.Event()
-
-    def __call__(self, *_: object) -> None:
-        self.begun.set()
-        assert self.go.wait(BOUND), "nobody let the step go"
-
-
-async def reached(event: threading.Event) -> None:
-    """Wait for a thread without stopping the loop."""
-    assert await anyio.to_thread.run_sync(event.wait, BOUND)
 
 
 def lease_of(run: int = 1) -> tuple[Lease, Mailbox[Any]]:
@@ -348,9 +343,7 @@ def test_the_target_service_repeats_a_batch_that_failed_slot_by_slot() -> None:
 
     target.on_step = step
     answers = dict(
-        service.handle(
-            [Job(lease, m.PassRequested(1, 0, prompt(place), 1)) for place, lease in enumerate(leases)]
-        )
+        service.handle([Job(lease, m.PassRequested(1, 0, prompt(place), 1)) for place, lease in enumerate(leases)])
     )
     assert sizes == [3, 1, 1, 1]
     assert isinstance(answers[leases[0]], m.PassReturned)

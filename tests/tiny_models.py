@@ -7,10 +7,11 @@ import functools
 import json
 import zlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
@@ -36,6 +37,16 @@ CORPUS = (
     "def add(a, b):\n    return a + b  # it's 42, isn't it?\n"
     "She said: \"I'll thank them\", and that's that. Thank you, thank you, thanks!\n"
 )
+
+
+@pytest.fixture(autouse=True)
+def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Two threads that wait for each other make tiny matrices no faster, and on a busy machine far slower."""
+    before = torch.get_num_threads()
+    if not request.node.get_closest_marker("model"):
+        torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def tiny_llama(
@@ -116,7 +127,7 @@ def sentencepiece_json() -> str:
     """SentencePiece's shape as converted Llama files have it: byte fallback, a dummy prefix, Fuse and Strip."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     merges: list[tuple[str, str]] = []
-    words = "▁t ▁h th ha an nk ▁th ank ▁thank ▁ha he ▁the ▁▁".split()
+    words = ["▁t", "▁h", "th", "ha", "an", "nk", "▁th", "ank", "▁thank", "▁ha", "he", "▁the", "▁▁"]
     pieces += [*"▁thankeso\u4e2d", *words]
     for word in words:
         cut = next(at for at in range(1, len(word)) if word[:at] in pieces and word[at:] in pieces)

@@ -1,13 +1,13 @@
 """The conformance suite on every adapter, and adapters that break one promise each: it has to catch them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from msgspec.structs import replace
-from tiny_models import BYTES, END, noise_logits, noise_target, tiny_llama, tiny_target
+from tiny_models import BYTES, END, noise_logits, noise_target, one_thread, tiny_llama, tiny_target  # noqa: F401
 from torch import Tensor
 
 from grimboost.adapters.choice import choose_rows
@@ -29,16 +29,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "padding rows": {"rows": len(BYTES) + 51},
     "odd sizes": {"heads": 4, "kv_heads": 4, "head_dim": 20, "mlp": 100},
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Two threads that wait for each other make tiny matrices no faster, and on a busy machine far slower."""
-    before = torch.get_num_threads()
-    if not request.node.get_closest_marker("model"):
-        torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_scripted_target_that_follows_a_script() -> None:

@@ -60,7 +60,8 @@ def test_mismatch_is_said_exactly_when_bytes_contradict(case):
     judgement = judge(*case)
     own = choices[judgement.accepted]
     drafted = text(candidate[judgement.accepted :])
-    contradicted = bool(drafted) and (not own.data or not (own.data.startswith(drafted) or drafted.startswith(own.data)))
+    one_begins_the_other = own.data.startswith(drafted) or drafted.startswith(own.data)
+    contradicted = bool(drafted) and not (own.data and one_begins_the_other)
     assert (judgement.outcome is Outcome.MISMATCH) == contradicted
 
 
@@ -123,15 +124,15 @@ def test_the_own_token_that_equals_the_next_span_leaves_the_rest():
 def decode(next_id, candidate, sizes, length):
     """Commit at least `length` tokens in blocks of `sizes`; the candidate is not renewed."""
     path, left = [], tuple(candidate)
-    for size in itertools.cycle(sizes):
-        if len(path) >= length:
-            return path[:length]
-        checked = min(size, len(left))
+    repeated = itertools.cycle(sizes)
+    while len(path) < length:
+        checked = min(next(repeated), len(left))
         fed = [*path, *(one.id for one in left[:checked])]
         choices = [choice(next_id(fed[: len(path) + row])) for row in range(checked + 1)]
         judgement = judge(left, checked, choices)
         path += [token.id for token in judgement.tokens]
         left = judgement.left
+    return path[:length]
 
 
 @given(

@@ -83,12 +83,17 @@ class World:
         self.text, self.epoch = b"", 0
         self.told = b""  # what the worker knows as committed
         self.waiting, self.drafts, self.commits = [], [], [(0, 0)]
+        self.asked_in = 0  # the epoch of the answer under way
+        self.continued = b""  # what the answer under way continues: committed bytes, and those ahead of them
         self.note(self.stage.receive(STARTED))
 
     def note(self, answers):
         for answer in answers:
             if isinstance(answer, m.Draft):
                 assert (answer.epoch, answer.frontier) == (self.epoch, len(self.text))
+                if answer.spans:
+                    assert self.asked_in == self.epoch, "drafted in an epoch that is over"
+                    assert self.continued.startswith(self.text), "drafted behind bytes that were not committed"
                 self.drafts.append(answer)
                 continue
             assert isinstance(answer, m.DraftRequested)
@@ -100,6 +105,7 @@ class World:
             assert 0 <= answer.limit <= self.config.max_ahead_bytes - len(answer.ahead)
 
     def commit(self, data, change):
+        change = False if not data and change is None else change  # a control token where the candidate goes on
         if change is not None:
             self.epoch += 1
             self.note(self.stage.receive(m.Invalidated(self.epoch, keep=change)))
@@ -111,12 +117,14 @@ class World:
     def answer(self, data):
         if self.waiting:
             request = self.waiting.pop()
+            self.asked_in = request.epoch
+            self.continued = self.told[len(STARTED.prompt) :] + request.ahead
             self.note(self.stage.receive(returned(request, data[: request.limit])))
 
 
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("commit"), st.text("ab", min_size=1, max_size=4), st.sampled_from([None, None, True, False])),
+        st.tuples(st.just("commit"), st.text("ab", max_size=4), st.sampled_from([None, None, True, False])),
         st.tuples(st.just("answer"), st.text("ab", max_size=12), st.none()),
     ),
     max_size=25,
@@ -177,6 +185,21 @@ def test_a_stale_answer_has_no_effect_but_to_be_asked_again(epoch):
     [again] = stage.receive(m.DraftReturned(1, 0, 0, 0, (span(b"a"),)))
     assert isinstance(again, m.DraftRequested)
     assert (again.epoch, again.frontier, again.committed, again.ahead) == (epoch, 1, b"x", b"")
+
+
+@pytest.mark.parametrize("change", [None, False])
+def test_a_stale_answer_is_dropped_even_if_its_offset_fits_again(change):
+    """`abcdef` stands and more is asked for; then six other bytes are committed, by a mismatch or unseen."""
+    stage = drafter(State.IDLE)
+    [request] = stage.receive(committed(0, b"a"))
+    epoch = 0
+    if change is not None:
+        epoch = 1
+        stage.receive(m.Invalidated(1))
+    stage.receive(committed(1, b"xxxxx", epoch))
+    [again] = stage.receive(returned(request, b"ghi"))
+    assert isinstance(again, m.DraftRequested)
+    assert (again.frontier, again.ahead, again.committed) == (6, b"", b"xxxxx")
 
 
 def test_a4_a_token_cut_in_half_leaves_the_context_exactly_committed():

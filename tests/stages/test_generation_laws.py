@@ -180,7 +180,8 @@ def generations(draw):
         draw(st.sampled_from([0.9, 0.99, 0.3])),
         draw(st.booleans()),
     )
-    made = configs(cascade, draw(st.sampled_from(CURVES)), draw(st.sampled_from([1, 2, 5, 16])), draw(st.integers(1, 40)))
+    rows, credit = draw(st.sampled_from([1, 2, 5, 16])), draw(st.integers(1, 40))
+    made = configs(cascade, draw(st.sampled_from(CURVES)), rows, credit)
     return next_token, cascade, drafter, made, random.Random(draw(st.integers(0, 2**32)))
 
 
@@ -224,9 +225,7 @@ def test_a_cancelled_generation_keeps_a_beginning_of_the_plain_output_and_gives_
 
 
 class OneLateDraft(Driver):
-    """The gate is slow, and patience short, until `verdicts` verdicts have overtaken the drafts; then all is quick."""
-
-    SELDOM = 1e-9
+    """The gate is stuck and patience short until `verdicts` verdicts overtook the drafts."""
 
     def __init__(self, *args, verdicts, **kwargs):
         super().__init__(*args, **kwargs)
@@ -234,15 +233,20 @@ class OneLateDraft(Driver):
 
     def _pick(self, ready):
         late = sum(isinstance(entry.message, m.Verdict) for entry in self.log) < self.verdicts
-        self._weights = {name: 1.0 for name in self._weights} | {"gate" if late else "time": self.SELDOM}
-        return super()._pick(ready)
+        others = [name for name in ready if name != ("gate" if late else "time")]
+        if late:
+            return super()._pick(others or ready)
+        return "drafter worker" if "drafter worker" in others else (others or ready)[0]
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 100), st.integers(0, 2**32), st.integers(0, 4))
 def test_a_drafter_that_is_right_but_was_late_is_used_again(salt, seed, verdicts):
     """Spans that a verdict overtook are asked for anew; else none that follow would ever join on."""
-    next_token = hashed(salt, 10**9)
+
+    def next_token(prefix):
+        return (3, 8, 9)[zlib.crc32(bytes([salt, *prefix])) % 3]  # no two join to another: each draft fits
+
     cascade = CascadeConfig(context_limit=200, max_new_tokens=60)
     drafter = ScriptDrafter(scripts(truth(next_token), "true", 0), 0.99)
     target = SpiedTarget(VOCABULARY, next_token, context_limit=200)
@@ -250,7 +254,7 @@ def test_a_drafter_that_is_right_but_was_late_is_used_again(salt, seed, verdicts
     driver = OneLateDraft(made, target, drafter, PROMPT, order=random.Random(seed), verdicts=verdicts)
     done = driver.run()
     check(driver, done, plain(cascade, PROMPT, next_token, VOCABULARY.data))
-    assert done.counts.target_passes < 30
+    assert done.counts.accepted_tokens >= 40
 
 
 # ---------------------------------------------------------------- named cases, in a fixed order
@@ -296,7 +300,7 @@ def test_c3_one_cut_for_bytes_ids_cache_and_counts():
 
 @pytest.mark.parametrize(("limit", "budget", "expected"), [(8, 50, 4), (4, 50, 0), (64, 4, 4), (5, 1, 1)])
 def test_b9_at_the_context_limit_and_at_the_budget(limit, budget, expected):
-    driver, done = generate(scripted([], 2), CascadeConfig(limit, budget), constant(b"a" * 50))
+    _, done = generate(scripted([], 2), CascadeConfig(limit, budget), constant(b"a" * 50))
     assert (len(done.ids), done.reason) == (expected, m.FinishReason.LENGTH)
 
 
@@ -308,7 +312,7 @@ def test_b2_rounds_with_and_without_accepted_drafts_alternate():
     def every_other(context, limit):
         return ahead_of(text, context)[: min(limit, 3)] if next(turns) % 2 else b""
 
-    driver, done = generate(scripted(ids), CascadeConfig(64, end_ids=(END,)), every_other, rows=4)
+    driver, _ = generate(scripted(ids), CascadeConfig(64, end_ids=(END,)), every_other, rows=4)
     assert driver.streamed == text
 
 
@@ -419,10 +423,8 @@ def shaky(next_token, cascade, script, order=None, bound=ShakyTarget.BOUND):
 
 
 @settings(deadline=None, max_examples=80)
-@given(
-    st.integers(0, 200), cascades, st.sampled_from(KINDS), st.integers(0, 20), st.integers(0, 2**32)
-)
-def test_g1_with_rechecks_a_target_that_is_not_row_invariant_equals_its_plain_decoding(salt, cascade, kind, place, seed):
+@given(st.integers(0, 200), cascades, st.sampled_from(KINDS), st.integers(0, 20), st.integers(0, 2**32))
+def test_g1_with_rechecks_a_target_that_is_not_row_invariant_equals_plain(salt, cascade, kind, place, seed):
     next_token = hashed(salt)
     script = scripts(truth(next_token), kind, place)
     driver, done, _ = shaky(next_token, cascade, script, random.Random(seed))

@@ -15,7 +15,7 @@ purposes = st.sampled_from(Purpose)
 keys = st.tuples(seeds, positions, purposes)
 
 PINNED = {
-    (0, 0, Purpose.TARGET_CHOICE): [0.8133540609793565, 0.7513314251083366, 0.6716490436969985, 0.4831239799772741],
+    (0, 0, Purpose.TARGET_CHOICE): [0.8133540609793565, 0.7513314251083366, 0.6716490436969985],
     (7, 3, Purpose.TARGET_CHOICE): [0.34038383804135675, 0.11123498753933492, 0.25887473135739747],
     (2**64 - 1, 5, Purpose.DRAFTER_CHOICE): [0.21466528412804842, 0.13043359727430792, 0.01773371230104448],
 }
@@ -72,7 +72,8 @@ def test_neighbours_in_each_part_of_the_key_share_no_number(seed, position, purp
 @given(st.integers(2**63, 2**64 - 2))
 def test_large_seeds_are_told_apart_to_the_last_bit(seed):
     """A key made from a list of Python integers became floats from 2**63 on, and neighbours one stream."""
-    assert uniforms(seed, 0, Purpose.TARGET_CHOICE, 4).tolist() != uniforms(seed + 1, 0, Purpose.TARGET_CHOICE, 4).tolist()
+    one, next_one = (uniforms(near, 0, Purpose.TARGET_CHOICE, 4).tolist() for near in (seed, seed + 1))
+    assert one != next_one
 
 
 def test_one_number_per_position_is_uniform_over_positions():
@@ -83,6 +84,7 @@ def test_one_number_per_position_is_uniform_over_positions():
 
 def test_the_largest_of_log_p_plus_noise_is_a_sample_from_p():
     p = np.array([0.5, 0.3, 0.15, 0.05])
-    drawn = [int((np.log(p) + gumbels(3, position, Purpose.TARGET_CHOICE, 4)).argmax()) for position in range(4000)]
+    noise = [gumbels(3, position, Purpose.TARGET_CHOICE, 4) for position in range(4000)]
+    drawn = (np.log(p) + noise).argmax(-1)
     expected = 4000 * p
     assert ((np.bincount(drawn, minlength=4) - expected) ** 2 / expected).sum() < 21.1  # 3 degrees, one in 10,000

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from grimboost.stages.suffix_automaton import REFRESH, Match, SuffixAutomaton
 
-texts = st.text("ab", max_size=40).map(str.encode) | st.text("abcd", max_size=40).map(str.encode) | st.binary(max_size=20)
+texts = st.text("ab", max_size=40).map(str.encode) | st.text("abcd", max_size=40).map(str.encode)
+texts |= st.binary(max_size=20)
 
 
 def longest_earlier_suffix(text):

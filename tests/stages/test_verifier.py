@@ -350,7 +350,12 @@ class World:
 
 moves = st.lists(
     st.one_of(
-        st.tuples(st.just("draft"), st.lists(st.integers(0, 3), max_size=5), st.sampled_from([0, 0, -1]), st.sampled_from([0, 0, 1, 3])),
+        st.tuples(
+            st.just("draft"),
+            st.lists(st.integers(0, 3), max_size=5),
+            st.sampled_from([0, 0, -1]),
+            st.sampled_from([0, 0, 1, 3]),
+        ),
         st.tuples(st.sampled_from(["answer", "answer", "commit", "commit", "elapse"])),
     ),
     max_size=40,
