@@ -24,6 +24,7 @@ from grimboost.adapters.slots import SlotTable
 from grimboost.adapters.target import Chosen, Rows, Slot, TargetFacts
 from grimboost.adapters.vocabulary import Vocabulary
 from grimboost.adapters.weights import ReadWeights, build_llama
+from grimboost.errors import ModelReferenceError
 from grimboost.diagnostics import get_logger
 from grimboost.stages.sampling_rule import SamplingRule
 
@@ -160,4 +161,10 @@ def load_eager(
 ) -> EagerTarget:
     """A target over weights that have been read. Raises `ModelReferenceError` if they make no Llama model."""
     model = build_llama(directory, weights)
+    rows = model.config.vocab_size
+    if len(vocabulary) > rows:
+        raise ModelReferenceError(
+            f"the tokenizer in {directory} has {len(vocabulary)} ids, the model only {rows}: they do not belong "
+            "together"
+        )
     return EagerTarget(model, vocabulary, name, precision, row_exact_kernels, digest, weights.packed)

@@ -5,6 +5,7 @@ error. It knows nothing of message logs (`grimboost.log`).
 """
 
 import logging
+from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
@@ -16,12 +17,12 @@ def get_logger(name: str) -> Any:
         logging.getLogger(name),
         processors=[
             structlog.stdlib.filter_by_level,
-            structlog.processors.KeyValueRenderer(key_order=["event"], drop_missing=True),
-            _plain_event,
+            _rendered,
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
     )
 
 
-def _plain_event(_logger: Any, _method: str, rendered: Any) -> str:
-    return "grimboost: " + str(rendered).removeprefix("event=")
+def _rendered(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> str:
+    details = ", ".join(f"{key}={value}" for key, value in event.items() if key != "event")
+    return f"grimboost: {event['event']}" + (f" ({details})" if details else "")

@@ -143,7 +143,7 @@ class Engine:
 
     async def _end_generations(self) -> None:
         for generation in tuple(self._generations):
-            generation.cancel()
+            generation.leave()
         for generation in tuple(self._generations):
             await generation.finished.wait()
 

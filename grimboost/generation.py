@@ -192,9 +192,16 @@ class Generation:
     # ------------------------------------------------------------ held by the client
 
     def cancel(self) -> None:
-        """End the generation where it stands. Never blocks; what was committed stays in the result."""
-        self._client.close()
+        """End the generation where it stands, from any task. Never blocks.
+
+        Whoever iterates still gets the chunks that were committed, and `Done` with the reason `cancelled`.
+        """
         self._mailboxes[CASCADE].post_nowait(m.CancelRequested())
+
+    def leave(self) -> None:
+        """Cancel, and say that nobody reads events any more. Never blocks; leaving the context does it."""
+        self._client.close()
+        self.cancel()
 
     async def __aenter__(self) -> "Generation":
         self._start(self)
@@ -203,7 +210,7 @@ class Generation:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.cancel()
+        self.leave()
         with anyio.move_on_after(RELEASE_SECONDS, shield=True):
             await self.finished.wait()
 

@@ -2,8 +2,8 @@
 
 libgomp spins for about a millisecond by default. Alone on two cores that is as good as anything; beside one
 other busy process the spinning threads use up their share of time, and every barrier waits for a thread that does
-not run: a pass took 2,900 ms instead of 43. Spinning for `SPIN_COUNT` rounds costs a few percent when alone, and the same
-contended pass takes 200 ms (`docs/performance.md`). It knows nothing of models.
+not run: a pass took 2,900 ms instead of 43. Spinning for `SPIN_COUNT` rounds costs a few percent when alone, and
+the same contended pass takes 200 ms (`docs/performance.md`). It knows nothing of models.
 """
 
 import os

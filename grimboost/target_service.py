@@ -107,5 +107,5 @@ class TargetService:
 
 
 def _failure(error: Exception) -> m.PassFailed:
-    log.error("the target failed", error=repr(error))
+    log.info("the target failed", error=repr(error))  # the caller gets it as the generation's end
     return m.PassFailed(str(error) if isinstance(error, TargetError) else repr(error))
