@@ -280,7 +280,10 @@ def _company(s: _Subject) -> None:
     """G2b: neighbours of other lengths and row counts, first and last, change nothing."""
     if not s.room(102):
         return
-    shapes = ((3, 5), (60, 8), (0, 1), (70, 32), (17, 2), (1, 3), (40, 9))
+    most = max(s.effort.rows)
+    shapes = [
+        (past, min(rows, most)) for past, rows in ((3, 5), (60, 8), (0, 1), (70, 32), (17, 2), (1, 3), (40, 9))
+    ]
     blocks = [Rows(s.slot(past), s.ids[past : past + rows], rows) for past, rows in shapes]
     plain = [s.one_by_one(block.slot, block.tokens) for block in blocks]
     for order in (range(7), range(6, -1, -1), range(1, 4)):

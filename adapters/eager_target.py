@@ -24,8 +24,8 @@ from grimboost.adapters.slots import SlotTable
 from grimboost.adapters.target import Chosen, Rows, Slot, TargetFacts
 from grimboost.adapters.vocabulary import Vocabulary
 from grimboost.adapters.weights import ReadWeights, build_llama
-from grimboost.errors import ModelReferenceError
 from grimboost.diagnostics import get_logger
+from grimboost.errors import ModelReferenceError
 from grimboost.stages.sampling_rule import SamplingRule
 
 log = get_logger(__name__)

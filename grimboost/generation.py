@@ -194,8 +194,10 @@ class Generation:
     def cancel(self) -> None:
         """End the generation where it stands, from any task. Never blocks.
 
-        Whoever iterates still gets the chunks that were committed, and `Done` with the reason `cancelled`.
+        Whoever iterates still gets the chunks that were committed, and `Done` with the reason `cancelled`. The
+        slot does not wait for that.
         """
+        self._client.lift()
         self._mailboxes[CASCADE].post_nowait(m.CancelRequested())
 
     def leave(self) -> None:

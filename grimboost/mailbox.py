@@ -39,7 +39,7 @@ class Mailbox(Generic[Item]):
     def __init__(self, capacity: int = 8) -> None:
         if capacity < 0:
             raise ValueError(f"capacity is {capacity}; it has to be 0 or more")
-        self._capacity = capacity
+        self._capacity: float = capacity
         self._data: deque[Item] = deque()
         self._control: deque[Item] = deque()
         self._receivers: deque[anyio.Event] = deque()
@@ -116,7 +116,13 @@ class Mailbox(Generic[Item]):
                 waited = True
         return self.receive_nowait()
 
-    # ------------------------------------------------------------ closing
+    # ------------------------------------------------------------ ending
+
+    def lift(self) -> None:
+        """Let senders wait no more: for the rest of something that ends, which its receiver may never read."""
+        self._capacity = math.inf
+        while self._senders:
+            self._wake(self._senders)
 
     def close(self) -> None:
         """Refuse what comes from now on and wake everyone. What is queued can still be received."""

@@ -12,6 +12,9 @@ from grimboost.stages.configuration import (
 )
 from grimboost.stages.sampling_rule import SamplingRule
 
+MAX_BLOCK_ROWS = 32
+"""Row-invariance is stated for passes of up to so many rows."""
+
 PATIENCE = 0.5
 """A pass waits for the drafter at most this share of what a plain pass takes."""
 
@@ -38,7 +41,7 @@ def resolve_stages(
         curve=curve,
         row_invariant=facts.row_invariant,
         tie_bound=facts.tie_bound,
-        max_rows=curve.rows[-1],
+        max_rows=min(curve.rows[-1], MAX_BLOCK_ROWS),
         patience_seconds=min(0.25, max(0.02, PATIENCE * curve.cost(1) / 1000.0)),
         drafting=drafting,
         max_new_tokens=more,

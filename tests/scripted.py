@@ -158,8 +158,8 @@ def assert_clean(target: ScriptedTarget) -> None:
     assert target.open_slots == 0
 
 
-def run(main: Callable[[], Awaitable[Any]], backend: str = "asyncio", seconds: float = 20.0) -> Any:
-    """Run `main` to its end within a bound; on asyncio no task may be left when it returns."""
+def run(main: Callable[[], Awaitable[Any]], backend: str = "asyncio", seconds: float = 8.0) -> Any:
+    """Run `main` within a bound, shorter than those of the engine; on asyncio no task may be left behind it."""
 
     async def bounded() -> Any:
         with anyio.fail_after(seconds):

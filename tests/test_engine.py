@@ -6,6 +6,7 @@ After each of them no slot is open, no task is left and what other generations g
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -440,6 +441,11 @@ def test_D6_shutdown_while_everything_is_full(backend: str, capacity: int, way: 
                 if way == "cancel":
                     slow.cancel()
                     await slow.finished.wait()
+                    events = [event async for event in slow]
+                    streamed = b"".join(event.data for event in events if isinstance(event, Chunk))
+                    assert streamed == slow.result.data
+                    assert isinstance(events[-1], Done)
+                    assert events[-1].reason == "cancelled"
                 elif way == "leave":
                     await slow.__aexit__(None, None, None)
             if way != "leave the engine":
@@ -638,9 +644,30 @@ def test_a_defect_in_a_stage_ends_its_generation_only(backend: str, monkeypatch:
             assert TEXTS[0].startswith(generation.result.data)
             async with several(engine, [1, 2]):
                 pass
+            assert target.open_slots == 0
 
     run(main, backend)
     assert_clean(target)
+
+
+@both_loops
+def test_who_leaves_the_engine_finds_every_slot_given_back(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a generation that broke, on a device that takes its time: the thread is waited for."""
+
+    def faulty(stage: RevealerStage, message: Any) -> list[m.Message]:
+        raise StageError("revealer: a defect")
+
+    target = Target()
+    target.on_close = lambda: time.sleep(0.05)
+
+    async def main() -> None:
+        monkeypatch.setattr(RevealerStage, "receive", faulty)
+        async with make_engine(target) as engine:
+            with pytest.raises(StageError):
+                await engine.complete(prompt())
+        assert target.open_slots == 0
+
+    run(main, backend)
 
 
 @both_loops

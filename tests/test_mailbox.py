@@ -279,6 +279,26 @@ def test_closing_wakes_all_and_what_is_queued_can_still_be_received(backend: str
 
 
 @both_loops
+@pytest.mark.parametrize("capacity", [0, 1])
+def test_lifting_the_limit_lets_all_senders_through(backend: str, capacity: int) -> None:
+    async def main() -> None:
+        mailbox: Mailbox[int] = Mailbox(capacity)
+        async with anyio.create_task_group() as tasks:
+            for number in range(5):
+                tasks.start_soon(mailbox.send, number)
+                await anyio.wait_all_tasks_blocked()
+            mailbox.lift()
+        await mailbox.send(5)
+        got = [mailbox.receive_nowait() for _ in range(7)]
+        assert sorted(got[:6]) == list(range(6))  # type: ignore[type-var]
+        assert got[6] is None
+        if backend == "asyncio":
+            assert got[:6] == list(range(6))
+
+    run(main, backend)
+
+
+@both_loops
 def test_nothing_within_the_timeout_is_none(backend: str) -> None:
     async def main() -> None:
         mailbox: Mailbox[int] = Mailbox(1)

@@ -68,13 +68,14 @@ def test_without_a_competitor_the_margin_is_infinite() -> None:
     assert choose(noise(1), SamplingRule(temperature=1.0, top_k=1)).margin == math.inf
 
 
-@pytest.mark.parametrize("temperature", [1e-3, 1e-9, 1e-300])
+@pytest.mark.parametrize("temperature", [1e-3, 1e-9, 1e-308])
 def test_a_temperature_near_zero_is_greedy(temperature: float) -> None:
     for seed in range(20):
         logits = noise(seed)
         want, got = choose(logits), choose(logits, SamplingRule(temperature=temperature, seed=seed))
         assert got.id == want.id
-        assert got.margin == pytest.approx(want.margin, rel=1e-6, abs=20 * temperature)
+        if temperature > 1e-308:  # there the others are infinitely far behind
+            assert got.margin == pytest.approx(want.margin, rel=1e-6, abs=20 * temperature)
 
 
 # ---------------------------------------------------------------- filters and penalty, against transformers

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import BYTES, CORPUS, byte_level_json, changed, sentencepiece_json
-from tokenizers import Tokenizer, normalizers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from grimboost.adapters.segmentation import (
     LongestMatchSegmenter,
@@ -97,6 +97,16 @@ def test_text_that_looks_like_a_control_token_is_only_text(json_text: str) -> No
         assert len(pieces) > 1
 
 
+def test_beside_text_that_looks_like_a_control_token_words_are_cut_as_ever() -> None:
+    reference = Tokenizer.from_str(byte_level_json())
+    reference.encode_special_tokens = True
+    text = "<|im_end|> tou"
+    ids = reference.encode(text).ids
+    assert [id for id, _ in byte_level().segment(b"x", text.encode(), True)] == ids
+    longest = LongestMatchSegmenter(vocabulary_of(byte_level_json())).cut(text.encode())
+    assert [id for id, _ in longest] != ids  # so the fallback would show
+
+
 def assert_cut_as_whole_texts(
     segmenter: TokenizerSegmenter, tokenizer: Tokenizer, text: str, prefix: bytes
 ) -> int:
@@ -136,6 +146,29 @@ def test_a_candidate_is_cut_as_the_real_tokenizer_cuts_whole_texts() -> None:
     segmenter = TokenizerSegmenter(text, vocabulary_of(text))
     for line in WHOLE_TEXTS:
         assert_cut_as_whole_texts(segmenter, Tokenizer.from_str(text), line, b"")
+
+
+def test_the_context_decides_where_digits_are_grouped() -> None:
+    """Three digits a group, from the first on: behind `1` go `23` and `45`; alone `2345` is `23 4 5`."""
+    tokenizer = Tokenizer.from_str(byte_level_json())
+    digits = pre_tokenizers.Split(Regex(r"\p{N}{1,3}"), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    pieces = [*pre_tokenizers.ByteLevel.alphabet(), "23", "45"]
+    model = models.BPE({piece: id for id, piece in enumerate(pieces)}, [("2", "3"), ("4", "5")])
+    data = json.loads(tokenizer.to_str()) | {"added_tokens": []}
+    tokenizer.model = model
+    data["model"] = json.loads(tokenizer.to_str())["model"]
+    segmenter = TokenizerSegmenter(json.dumps(data), vocabulary_of(json.dumps(data)))
+    assert [data for _, data in segmenter.segment(b"x 1", b"2345", True)] == [b"23", b"45"]
+    assert [data for _, data in segmenter.segment(b"x ", b"2345", True)] == [b"23", b"4", b"5"]
+
+
+def test_what_follows_a_byte_that_has_no_token_is_not_cut() -> None:
+    segmenter = SEGMENTERS["tokenizer without all bytes"]()
+    assert spelled(segmenter.segment(b"x", b" thank", True)) == b" thank"
+    assert segmenter.segment(b"x", b"\x96 thank", True) == []
 
 
 def test_a_frontier_inside_a_word_cuts_the_candidate_by_itself() -> None:

@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_models import BYTES, CORPUS, END, byte_level_json, changed, noise_logits, sentencepiece_json, tiny_llama
+from tiny_models import (  # noqa: F401
+    BYTES,
+    CORPUS,
+    END,
+    byte_level_json,
+    changed,
+    noise_logits,
+    one_thread,
+    sentencepiece_json,
+    tiny_llama,
+)
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from grimboost.adapters.eager_target import EagerTarget
