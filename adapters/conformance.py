@@ -6,18 +6,20 @@ adapter, and needs neither weights nor knowledge of what is behind it. Letters (
 """
 
 import math
-import random
 from collections.abc import Callable, Iterable, Sequence
 
-from msgspec import Struct
-
+from grimboost.adapters.conformance_subject import (
+    GREEDY,
+    Effort,
+    Subject,
+    expect,
+    expect_length,
+    refused,
+)
 from grimboost.adapters.sequential import decode_sequentially, prefill
 from grimboost.adapters.target import Chosen, Rows, Slot, Target
-from grimboost.errors import TargetError
 from grimboost.stages.sampling_rule import SamplingRule
 
-GREEDY = SamplingRule()
-FILTERED = SamplingRule(temperature=0.8, top_k=40, top_p=0.95, min_p=0.01, repetition_penalty=1.3, seed=7)
 HEAVY = SamplingRule(repetition_penalty=100.0)
 HOT = 100.0
 """A temperature at which nearly every id has the same chance: ids that may not be chosen would be."""
@@ -26,121 +28,50 @@ ROUNDS = ((4, 4), (0, 0), (4, 0), (0, 0), (0, 0), (3, 1), (1, 1), (8, 5), (1, 0)
 """(drafted, right ones at its beginning) of the rounds that are mixed, over and over again."""
 
 
-class Effort(Struct, frozen=True):
-    """Bounds of the suite, for large models. Lengths in tokens."""
-
-    rows: tuple[int, ...] = tuple(range(1, 33))
-    """Row counts of the passes that are compared with single rows."""
-    positions: tuple[int, ...] = (0, 48, 500)
-    """Slot lengths at which they are; with 32 rows these cross multiples of 64 and 512."""
-    decode: int = 32
-    largest_context: int = 2048
-    """A longer context is not filled to its limit."""
-    sampling: bool = True
-    """False for a target that is a script and can only be greedy."""
-
-
 def check_target(make_target: Callable[[], Target], effort: Effort | None = None) -> None:
     """Run the whole suite. `make_target` is called for each check and may return the same target again."""
     for check in _CHECKS:
         target = make_target()
         before = target.open_slots
-        check(_Subject(target, effort or Effort()))
+        check(Subject(target, effort or Effort()))
         after = target.open_slots
-        _expect(after == before, f"{before} slots were open; after closing all others {after} are")
-
-
-class _Subject:
-    """A target under test, and what the checks do with it again and again."""
-
-    def __init__(self, target: Target, effort: Effort) -> None:
-        self.target, self.effort = target, effort
-        self.facts = target.facts
-        spelled = [id for id, data in enumerate(target.vocabulary.table) if data]
-        generator = random.Random(0)
-        self.ids = tuple(generator.choice(spelled) for _ in range(self.facts.context_limit + 1))
-
-    @property
-    def rules(self) -> tuple[SamplingRule, ...]:
-        return (GREEDY, FILTERED) if self.effort.sampling else (GREEDY,)
-
-    def room(self, tokens: int) -> bool:
-        """Whether the context has that many places."""
-        return tokens <= self.facts.context_limit
-
-    def slot(self, length: int, rule: SamplingRule = GREEDY) -> Slot:
-        """A slot that holds the first `length` ids."""
-        slot = self.target.open(rule)
-        prefill(self.target, slot, self.ids[:length])
-        return slot
-
-    def feed(self, slot: Slot, tokens: Sequence[int]) -> list[Chosen]:
-        """One pass over one slot, with a choice after each row."""
-        [chosen] = self.target.step([Rows(slot, tuple(tokens), len(tokens))])
-        return self.looked_at(chosen, len(tokens))
-
-    def looked_at(self, chosen: list[Chosen], count: int) -> list[Chosen]:
-        """The choices, if they are as many as asked for and all of the vocabulary (case A5)."""
-        size = len(self.target.vocabulary)
-        _expect(len(chosen) == count, f"{count} choices were asked for, {len(chosen)} came")
-        for one in chosen:
-            _expect(0 <= one.id < size, f"id {one.id} was chosen, the vocabulary has {size}")
-            _expect(one.margin >= 0, f"a margin is {one.margin}; the chosen id is not the best")
-        return chosen
-
-    def one_by_one(self, slot: Slot, tokens: Sequence[int]) -> list[Chosen]:
-        """The same as `feed`, with single rows."""
-        return [self.feed(slot, (token,))[0] for token in tokens]
-
-    def same(self, got: Sequence[Chosen], plain: Sequence[Chosen], where: str) -> None:
-        """Choices that should be those of single rows: bit for bit, or but for near-ties."""
-        for row, (one, other) in enumerate(zip(got, plain, strict=True)):
-            if self.facts.row_invariant:
-                _expect(one == other, f"{where}, row {row}: {one}, plain {other}; it claims row-invariance")
-            else:
-                bound = self.facts.tie_bound
-                fine = one.id == other.id or one.margin < bound
-                _expect(fine, f"{where}, row {row}: {one}, plain {other}; its tie bound is {bound}")
-
-    def close(self, *slots: Slot) -> None:
-        for slot in slots:
-            self.target.close(slot)
+        expect(after == before, f"{before} slots were open; after closing all others {after} are")
 
 
 # ---------------------------------------------------------------- facts and lengths
 
 
-def _facts(s: _Subject) -> None:
+def _facts(s: Subject) -> None:
     facts = s.facts
-    _expect(facts == s.target.facts, "two looks at the facts differ")
-    _expect(bool(facts.name and facts.precision), "the facts name neither target nor precision")
-    _expect(facts.context_limit >= 2, f"a context limit of {facts.context_limit} has no room for an answer")
-    _expect(0 <= facts.tie_bound < math.inf, f"the tie bound is {facts.tie_bound}")
-    _expect(facts.row_invariant or facts.tie_bound > 0, "it is not row-invariant, and its tie bound is 0")
-    _expect(facts.rollback in {"trim", "replay"}, f"rollback is {facts.rollback!r}")
-    _expect(len(s.target.vocabulary) > 0, "the vocabulary is empty")
+    expect(facts == s.target.facts, "two looks at the facts differ")
+    expect(bool(facts.name and facts.precision), "the facts name neither target nor precision")
+    expect(facts.context_limit >= 2, f"a context limit of {facts.context_limit} has no room for an answer")
+    expect(0 <= facts.tie_bound < math.inf, f"the tie bound is {facts.tie_bound}")
+    expect(facts.row_invariant or facts.tie_bound > 0, "it is not row-invariant, and its tie bound is 0")
+    expect(facts.rollback in {"trim", "replay"}, f"rollback is {facts.rollback!r}")
+    expect(len(s.target.vocabulary) > 0, "the vocabulary is empty")
 
 
-def _lengths(s: _Subject) -> None:
+def _lengths(s: Subject) -> None:
     target, before = s.target, s.target.open_slots
     slot = target.open(GREEDY)
-    _expect(target.open_slots == before + 1, "a slot was opened, and the count of open slots did not say so")
-    _length(s, slot, 0, "after opening")
+    expect(target.open_slots == before + 1, "a slot was opened, and the count of open slots did not say so")
+    expect_length(s, slot, 0, "after opening")
     [none] = target.step([Rows(slot, s.ids[:3], 0)])
-    _expect(none == [], "choices came that nobody had asked for")
-    _length(s, slot, 3, "after three rows without a choice")
+    expect(none == [], "choices came that nobody had asked for")
+    expect_length(s, slot, 3, "after three rows without a choice")
     [two] = target.step([Rows(slot, s.ids[3:6], 2)])
     s.looked_at(two, 2)
-    _length(s, slot, 6, "after three more with two choices")
+    expect_length(s, slot, 6, "after three more with two choices")
     target.rollback(slot, 2)
-    _length(s, slot, 2, "after a rollback to two")
+    expect_length(s, slot, 2, "after a rollback to two")
     s.same(s.feed(slot, s.ids[2:6])[-2:], two, "the same rows fed again after a rollback")
     s.close(slot)
-    _refused("a closed slot has a length", target.length, slot)
-    _expect(target.step([]) == [], "an empty batch has results")
+    refused("a closed slot has a length", target.length, slot)
+    expect(target.step([]) == [], "an empty batch has results")
 
 
-def _misuse(s: _Subject) -> None:
+def _misuse(s: Subject) -> None:
     target, slot, other, gone = s.target, s.slot(2), s.slot(3), s.slot(1)
     s.close(gone)
     fine = Rows(other, (s.ids[0],), 1)
@@ -151,29 +82,29 @@ def _misuse(s: _Subject) -> None:
         ("no rows were fed", [fine, Rows(slot, (), 0)]),
         ("more choices than rows were given", [fine, Rows(slot, (s.ids[0],), 2)]),
     ):
-        _refused(sentence, target.step, batch)
-        _length(s, slot, 2, f"after {sentence!r} was refused")
-        _length(s, other, 3, f"in the same batch, after {sentence!r} was refused")
-    _refused("a closed slot was rolled back", target.rollback, gone, 0)
-    _refused("a slot was closed twice", target.close, gone)
+        refused(sentence, target.step, batch)
+        expect_length(s, slot, 2, f"after {sentence!r} was refused")
+        expect_length(s, other, 3, f"in the same batch, after {sentence!r} was refused")
+    refused("a closed slot was rolled back", target.rollback, gone, 0)
+    refused("a slot was closed twice", target.close, gone)
     s.close(slot, other)
 
 
-def _context_limit(s: _Subject) -> None:
+def _context_limit(s: Subject) -> None:
     """B9: exactly full works, one more does not and feeds nothing, to no slot of the batch."""
     limit, ids = s.facts.context_limit, s.ids
     if limit > s.effort.largest_context:
         return
     full, other = s.slot(limit - 1), s.slot(1)
     [last] = s.feed(full, ids[limit - 1 : limit])
-    _length(s, full, limit, "at the context limit")
+    expect_length(s, full, limit, "at the context limit")
     for count in (1, 2):
         batch = [Rows(other, ids[1:2], 1), Rows(full, ids[:count], count)]
-        _refused(f"{count} rows beyond the context limit were fed", s.target.step, batch)
-        _length(s, full, limit, "after a row over the context limit")
-        _length(s, other, 1, "beside a row over the context limit")
+        refused(f"{count} rows beyond the context limit were fed", s.target.step, batch)
+        expect_length(s, full, limit, "after a row over the context limit")
+        expect_length(s, other, 1, "beside a row over the context limit")
     s.target.rollback(full, limit - 1)
-    _refused("two rows were fed where one has room", s.target.step, [Rows(full, ids[:2], 1)])
+    refused("two rows were fed where one has room", s.target.step, [Rows(full, ids[:2], 1)])
     s.same(s.feed(full, ids[limit - 1 : limit]), [last], "the last place of the context, filled again")
     s.close(full, other)
 
@@ -181,29 +112,29 @@ def _context_limit(s: _Subject) -> None:
 # ---------------------------------------------------------------- rollback
 
 
-def _rollback(s: _Subject) -> None:
+def _rollback(s: Subject) -> None:
     """B1: by zero, by all, by one too many; a prompt of one token, four drafted, 0, 1 and 4 accepted."""
     plain = s.one_by_one(slot := s.target.open(GREEDY), s.ids[:6])
     s.target.rollback(slot, 6)
     for length in (7, -1):
-        _refused(f"6 tokens were cut to {length}", s.target.rollback, slot, length)
-        _length(s, slot, 6, f"after a refused rollback to {length}")
+        refused(f"6 tokens were cut to {length}", s.target.rollback, slot, length)
+        expect_length(s, slot, 6, f"after a refused rollback to {length}")
     after = s.feed(slot, s.ids[6:7])
     s.target.rollback(slot, 6)
     s.same(s.feed(slot, s.ids[6:7]), after, "a row fed again after rollbacks that change nothing")
     s.target.rollback(slot, 0)
-    _length(s, slot, 0, "after a rollback by all")
+    expect_length(s, slot, 0, "after a rollback by all")
     for accepted in (0, 1, 4):
         s.target.rollback(slot, 0)
         s.feed(slot, (*s.ids[: 1 + accepted], *(s.ids[9:13][accepted:])))  # wrong from `accepted` on
         s.target.rollback(slot, 1 + accepted)
-        _length(s, slot, 1 + accepted, f"with {accepted} of four accepted")
+        expect_length(s, slot, 1 + accepted, f"with {accepted} of four accepted")
         got = s.feed(slot, s.ids[1 + accepted : 2 + accepted])
         s.same(got, plain[1 + accepted : 2 + accepted], f"behind {accepted} of four drafted tokens accepted")
     s.close(slot)
 
 
-def _two_slots(s: _Subject) -> None:
+def _two_slots(s: Subject) -> None:
     """B1: acceptance 0 and 4 in the same round of one batch."""
     plain = s.one_by_one(reference := s.target.open(GREEDY), s.ids[:8])
     first, second = s.slot(1), s.slot(2)
@@ -214,12 +145,12 @@ def _two_slots(s: _Subject) -> None:
     both = s.target.step([Rows(first, s.ids[1:3], 2), Rows(second, s.ids[6:7], 1)])
     s.same(both[0], plain[1:3], "a slot that accepted nothing, beside one that accepted all")
     s.same(both[1], plain[6:7], "a slot that accepted all, beside one that accepted nothing")
-    _length(s, first, 3, "after a round in which it accepted nothing")
-    _length(s, second, 7, "after a round in which it accepted all")
+    expect_length(s, first, 3, "after a round in which it accepted nothing")
+    expect_length(s, second, 7, "after a round in which it accepted all")
     s.close(reference, first, second)
 
 
-def _behind_prefill(s: _Subject) -> None:
+def _behind_prefill(s: Subject) -> None:
     """The next choice after a rollback is that of a fresh prefill, also where the prompt itself is cut."""
     length = min(100, s.facts.context_limit // 2)
     ids = s.ids[: length + 5]
@@ -235,11 +166,11 @@ def _behind_prefill(s: _Subject) -> None:
     [got], [want] = s.feed(slot, ids[-1:]), s.feed(fresh, ids[-1:])
     # prefill passes have shapes of their own, so not bit for bit
     near = got.margin < max(1.0, s.facts.tie_bound)
-    _expect(got.id == want.id or near, f"a prompt cut to {cut} tokens and fed again: {got}, uncut {want}")
+    expect(got.id == want.id or near, f"a prompt cut to {cut} tokens and fed again: {got}, uncut {want}")
     s.close(slot, fresh)
 
 
-def _rounds(s: _Subject) -> None:
+def _rounds(s: Subject) -> None:
     """B2, G5, G6: any mix of rounds that accept 0, 1 or k chooses as plain decoding does."""
     for rule in s.rules:
         prompt = s.ids[: min(5, s.facts.context_limit // 2)]
@@ -263,7 +194,7 @@ def _rounds(s: _Subject) -> None:
 # ---------------------------------------------------------------- rows and their company
 
 
-def _rows(s: _Subject) -> None:
+def _rows(s: Subject) -> None:
     """A block of k rows chooses as k single rows, at several positions."""
     most = max(s.effort.rows)
     for place, past in enumerate(past for past in s.effort.positions if s.room(past + most)):
@@ -276,7 +207,7 @@ def _rows(s: _Subject) -> None:
             s.close(slot)
 
 
-def _company(s: _Subject) -> None:
+def _company(s: Subject) -> None:
     """G2b: neighbours of other lengths and row counts, first and last, change nothing."""
     if not s.room(102):
         return
@@ -298,7 +229,7 @@ def _company(s: _Subject) -> None:
 # ---------------------------------------------------------------- choice
 
 
-def _vocabulary(s: _Subject) -> None:
+def _vocabulary(s: Subject) -> None:
     """A5: ids that have no row in the vocabulary are never chosen, however hot; the seed matters."""
     if not s.effort.sampling:
         return
@@ -309,10 +240,10 @@ def _vocabulary(s: _Subject) -> None:
         seen.append([one.id for one in s.feed(slot, s.ids[:count])])
         s.close(slot)
     spelled = sum(1 for data in s.target.vocabulary.table if data)
-    _expect(spelled < 4 or len({tuple(ids) for ids in seen}) > 1, "every seed gives the same choices")
+    expect(spelled < 4 or len({tuple(ids) for ids in seen}) > 1, "every seed gives the same choices")
 
 
-def _suppressed(s: _Subject) -> None:
+def _suppressed(s: Subject) -> None:
     """G6: suppressed ids cannot be chosen before their position, and can from there on."""
     if not s.effort.sampling:
         return
@@ -325,11 +256,11 @@ def _suppressed(s: _Subject) -> None:
         got = s.feed(slot, tokens)
         s.same(got[until - 1 :], plain[until - 1 :], f"ids suppressed before position {until}")
         early = [one.id for one in got[: until - 1] if one.id in banned]
-        _expect(not early, f"ids {early} were chosen, and are suppressed before position {until}")
+        expect(not early, f"ids {early} were chosen, and are suppressed before position {until}")
         s.close(slot)
 
 
-def _ties(s: _Subject) -> None:
+def _ties(s: Subject) -> None:
     """G1: of equal logits the lowest id wins. A margin of 0 is a tie: without the winner, the other one wins."""
     if not s.effort.sampling:
         return
@@ -338,10 +269,10 @@ def _ties(s: _Subject) -> None:
         if one.margin == 0.0:
             rule = SamplingRule(suppressed=(one.id,), suppressed_until=len(tokens) + 1)
             other = _behind(s, (), tokens, rule)[row]
-            _expect(one.id < other.id, f"ids {other.id} and {one.id} are tied, and the higher one was chosen")
+            expect(one.id < other.id, f"ids {other.id} and {one.id} are tied, and the higher one was chosen")
 
 
-def _penalty(s: _Subject) -> None:
+def _penalty(s: Subject) -> None:
     """G6: a repetition penalty reaches what was fed before, prompt and draft.
 
     The best id cannot stay the best under so heavy a penalty; it does where the adapter has forgotten it. That
@@ -360,10 +291,10 @@ def _penalty(s: _Subject) -> None:
             if in_prompt != in_fed:
                 kept["prompt" if in_prompt else "rows of the pass itself"].append(penalized[row].id == one.id)
         for name, rows in kept.items():
-            _expect(not rows or not all(rows), f"a repetition penalty does not see the {name}")
+            expect(not rows or not all(rows), f"a repetition penalty does not see the {name}")
 
 
-def _behind(s: _Subject, prompt: Sequence[int], fed: Sequence[int], rule: SamplingRule) -> list[Chosen]:
+def _behind(s: Subject, prompt: Sequence[int], fed: Sequence[int], rule: SamplingRule) -> list[Chosen]:
     """Choices after each of `fed` behind a prompt, in one pass."""
     slot = s.target.open(rule)
     prefill(s.target, slot, prompt)
@@ -372,28 +303,7 @@ def _behind(s: _Subject, prompt: Sequence[int], fed: Sequence[int], rule: Sampli
     return chosen
 
 
-# ---------------------------------------------------------------- expectations
-
-
-def _expect(condition: bool, sentence: str) -> None:
-    if not condition:
-        raise AssertionError(sentence)
-
-
-def _refused(sentence: str, call: Callable[..., object], *arguments: object) -> None:
-    try:
-        call(*arguments)
-    except TargetError:
-        return
-    raise AssertionError(f"{sentence}; that has to raise TargetError")
-
-
-def _length(s: _Subject, slot: Slot, length: int, when: str) -> None:
-    held = s.target.length(slot)
-    _expect(held == length, f"{when} a slot holds {held} tokens instead of {length}")
-
-
-_CHECKS: Iterable[Callable[[_Subject], None]] = (
+_CHECKS: Iterable[Callable[[Subject], None]] = (
     _facts,
     _lengths,
     _misuse,

@@ -76,8 +76,12 @@ class Actor:
             self.mailbox.close()
 
     async def _handle(self, message: Message) -> None:
-        answers = self._stage.receive(message)
         self._received += 1
+        try:
+            answers = self._stage.receive(message)
+        except Exception:
+            self._record(self.name, message, [])  # the message that broke the stage is the one to replay
+            raise
         self._record(self.name, message, answers)
         for answer in answers:
             for outlet, blocks in self._routes[type(answer)]:

@@ -2,14 +2,14 @@
 
 libgomp spins for about a millisecond by default. Alone on two cores that is as good as anything; beside one
 other busy process the spinning threads use up their share of time, and every barrier waits for a thread that does
-not run: a pass took 2,900 ms instead of 43. Spinning for `SPIN_COUNT` rounds costs a few percent when alone, and
-the same contended pass takes 200 ms (`docs/performance.md`). It knows nothing of models.
+not run: a pass took 2,900 ms instead of 43. Spinning for `SPIN_COUNT` rounds costs nothing measurable when alone,
+and the same contended pass takes a tenth of that (`docs/performance.md`). It knows nothing of models.
 """
 
 import os
 import sys
 
-SPIN_COUNT = "3000"
+SPIN_COUNT = "10000"
 _SETTINGS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
 
 

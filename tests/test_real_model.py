@@ -2,13 +2,14 @@
 
 import gc
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
-import pytest_asyncio
 import torch
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from transformers import LlamaForCausalLM
 
 from grimboost import Engine, FinishReason, Log
@@ -17,7 +18,7 @@ from grimboost.generation import Generation
 from grimboost.model_references import resolve
 from grimboost.replay import replay
 
-pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.model
 
 CHAT = "Name three colours of the rainbow 🌈 and say where one sees them."
 GROUNDED = (
@@ -35,9 +36,17 @@ def directory() -> Path:
         pytest.skip(f"the default target cannot be had here: {error}")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engine(directory: Path) -> AsyncIterator[Engine]:
-    async with await Engine.load("smollm2-135m") as engine:
+@pytest.fixture(scope="module")
+def portal() -> Iterator[BlockingPortal]:
+    """An event loop in a thread, for all tests of this file: the engine is entered and left in one task of it."""
+    with start_blocking_portal() as portal:
+        yield portal
+
+
+@pytest.fixture(scope="module")
+def engine(directory: Path, portal: BlockingPortal) -> Iterator[Engine]:
+    loaded = portal.call(Engine.load, "smollm2-135m")
+    with portal.wrap_async_context_manager(loaded) as engine:
         yield engine
 
 
@@ -68,15 +77,19 @@ async def finished(generation: Generation) -> Generation:
     return generation
 
 
-@pytest.mark.parametrize("prompt", [CHAT, GROUNDED])
-async def test_fp32_ids_are_those_of_transformers(
-    engine: Engine, plain_ids: dict[str, list[int]], prompt: str, tmp_path: Path
+async def complete_without_drafting(engine: Engine, prompts: list[str], **options: Any) -> list[bytes]:
+    """What the same target writes in an engine without a drafter."""
+    async with Engine(engine.loaded, None) as plain:
+        return [await plain.complete(prompt, **options) for prompt in prompts]
+
+
+@pytest.mark.parametrize("prompt", [CHAT, GROUNDED], ids=["chat", "grounded"])
+def test_fp32_ids_are_those_of_transformers(
+    engine: Engine, portal: BlockingPortal, plain_ids: dict[str, list[int]], prompt: str, tmp_path: Path
 ) -> None:
     record = tmp_path / "run.grimlog"
-    generation = await finished(
-        engine.generate(prompt, ignore_eos=True, max_new_tokens=TOKENS, record=record)
-    )
-    result = generation.result
+    generation = engine.generate(prompt, ignore_eos=True, max_new_tokens=TOKENS, record=record)
+    result = portal.call(finished, generation).result
     assert list(result.token_ids) == plain_ids[prompt]
     assert result.finish_reason is FinishReason.LENGTH
     assert result.data == engine.loaded.target.vocabulary.join(result.token_ids)
@@ -85,56 +98,72 @@ async def test_fp32_ids_are_those_of_transformers(
         assert result.statistics.target_passes < TOKENS / 2
 
 
-async def test_generations_at_once_write_what_they_write_alone(
-    engine: Engine, plain_ids: dict[str, list[int]]
+def test_generations_at_once_write_what_they_write_alone(
+    engine: Engine, portal: BlockingPortal, plain_ids: dict[str, list[int]]
 ) -> None:
-    generations = [
-        engine.generate(prompt, ignore_eos=True, max_new_tokens=TOKENS) for prompt in (CHAT, GROUNDED, CHAT)
-    ]
-    async with anyio.create_task_group() as tasks:
-        for generation in generations:
-            tasks.start_soon(finished, generation)
-    found = [list(generation.result.token_ids) for generation in generations]
-    assert found == [plain_ids[CHAT], plain_ids[GROUNDED], plain_ids[CHAT]]
+    prompts = (CHAT, GROUNDED, CHAT)
+
+    async def together() -> list[list[int]]:
+        generations = [engine.generate(prompt, ignore_eos=True, max_new_tokens=TOKENS) for prompt in prompts]
+        async with anyio.create_task_group() as tasks:
+            for generation in generations:
+                tasks.start_soon(finished, generation)
+        return [list(generation.result.token_ids) for generation in generations]
+
+    assert portal.call(together) == [plain_ids[prompt] for prompt in prompts]
     assert engine.statistics().open_slots == 0
 
 
-async def test_a_seed_gives_the_same_text_with_and_without_drafting(engine: Engine) -> None:
-    options = {"temperature": 0.9, "top_p": 0.95, "seed": 3, "max_new_tokens": TOKENS}
-    drafted = await engine.complete(GROUNDED, **options)  # type: ignore[arg-type]
-    async with Engine(engine.loaded, None) as without:
-        assert await without.complete(GROUNDED, **options) == drafted  # type: ignore[arg-type]
-    assert await engine.complete(GROUNDED, **{**options, "seed": 4}) != drafted  # type: ignore[arg-type]
+def test_a_seed_gives_the_same_text_with_and_without_drafting(engine: Engine, portal: BlockingPortal) -> None:
+    options: dict[str, Any] = {"temperature": 0.9, "top_p": 0.95, "max_new_tokens": TOKENS}
+
+    async def texts() -> tuple[bytes, bytes, list[bytes]]:
+        drafted = await engine.complete(GROUNDED, seed=3, **options)
+        other = await engine.complete(GROUNDED, seed=4, **options)
+        return drafted, other, await complete_without_drafting(engine, [GROUNDED], seed=3, **options)
+
+    drafted, other, plain = portal.call(texts)
+    assert plain == [drafted]
+    assert other != drafted
 
 
-async def test_bf16_is_the_same_with_and_without_drafting(directory: Path) -> None:
-    async with await Engine.load("smollm2-135m", precision="bf16") as drafted:
-        expected = [await drafted.complete(prompt, max_new_tokens=TOKENS) for prompt in (CHAT, GROUNDED)]
-    async with Engine(drafted.loaded, None) as without:
-        assert [await without.complete(prompt, max_new_tokens=TOKENS) for prompt in (CHAT, GROUNDED)] == expected
+def test_bf16_is_the_same_with_and_without_drafting(portal: BlockingPortal, directory: Path) -> None:
+    async def texts() -> tuple[list[bytes], list[bytes]]:
+        async with await Engine.load("smollm2-135m", precision="bf16") as engine:
+            drafted = [await engine.complete(prompt, max_new_tokens=TOKENS) for prompt in (CHAT, GROUNDED)]
+        return drafted, await complete_without_drafting(engine, [CHAT, GROUNDED], max_new_tokens=TOKENS)
+
+    drafted, plain = portal.call(texts)
+    assert drafted == plain
 
 
-async def test_near_ties_of_transformers_own_kernels_are_settled(
-    plain_ids: dict[str, list[int]],
+def test_near_ties_of_transformers_own_kernels_are_settled(
+    portal: BlockingPortal, plain_ids: dict[str, list[int]]
 ) -> None:
-    async with await Engine.load("smollm2-135m", row_exact=False) as stock:
-        assert not stock.loaded.target.facts.row_invariant
-        generation = await finished(stock.generate(GROUNDED, ignore_eos=True, max_new_tokens=TOKENS))
-        assert list(generation.result.token_ids) == plain_ids[GROUNDED]
+    async def ids() -> list[int]:
+        async with await Engine.load("smollm2-135m", row_exact=False) as stock:
+            assert not stock.loaded.target.facts.row_invariant
+            generation = stock.generate(GROUNDED, ignore_eos=True, max_new_tokens=TOKENS)
+            return list((await finished(generation)).result.token_ids)
+
+    assert portal.call(ids) == plain_ids[GROUNDED]
 
 
-async def test_the_event_loop_stays_responsive_while_the_target_works(engine: Engine) -> None:
-    worst = 0.0
+def test_the_event_loop_stays_responsive_while_the_target_works(engine: Engine, portal: BlockingPortal) -> None:
+    async def worst_delay() -> float:
+        worst = 0.0
 
-    async def heartbeat() -> None:
-        nonlocal worst
-        while True:
-            begin = time.perf_counter()
-            await anyio.sleep(0.005)
-            worst = max(worst, time.perf_counter() - begin - 0.005)
+        async def heartbeat() -> None:
+            nonlocal worst
+            while True:
+                begin = time.perf_counter()
+                await anyio.sleep(0.005)
+                worst = max(worst, time.perf_counter() - begin - 0.005)
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(heartbeat)
-        await finished(engine.generate(CHAT * 20, max_new_tokens=20))
-        tasks.cancel_scope.cancel()
-    assert worst < 0.05
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(heartbeat)
+            await finished(engine.generate(CHAT * 20, max_new_tokens=20))
+            tasks.cancel_scope.cancel()
+        return worst
+
+    assert portal.call(worst_delay) < 0.05
