@@ -1,6 +1,6 @@
 """Strict mode with drafting against without: the same ids, greedy and sampled, in every precision.
 
-    python -m bench.exactness [--tokens 200] [--target smollm2-135m]
+    python -m bench.exactness [--tokens 200] [--precision bf16]... [--way greedy]... [--target smollm2-135m]
 
 Prints for each precision and way of choosing on how many prompts the ids are equal, and one JSON line.
 """
@@ -21,16 +21,17 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def compare(reference: str, precision: str, tokens: int) -> dict[str, Any]:
+def compare(reference: str, precision: str, tokens: int, ways: list[str]) -> dict[str, Any]:
     """Way of choosing -> prompts on which the ids are equal, and the passes of both."""
-    found = {way: {"equal": 0, "prompts": 0, "passes": 0, "passes_without": 0, "ties": 0} for way in WAYS}
+    found = {way: {"equal": 0, "prompts": 0, "passes": 0, "passes_without": 0, "ties": 0} for way in ways}
     with (
         Contender("without", "grimboost", reference, precision, "none") as without,
         Contender("with", "grimboost", reference, precision, "lookup") as with_lookup,
     ):
         for kind, prompt in all_prompts():
             ids = prompt_ids(reference, prompt)
-            for way, options in WAYS.items():
+            for way in ways:
+                options = WAYS[way]
                 plain, drafted = without.ask(ids, tokens, **options), with_lookup.ask(ids, tokens, **options)
                 cell = found[way]
                 cell["prompts"] += 1
@@ -47,9 +48,10 @@ def main() -> None:
     parser.add_argument("--target", default="smollm2-135m")
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--precision", choices=["fp32", "bf16"], action="append")
+    parser.add_argument("--way", choices=list(WAYS), action="append")
     options = parser.parse_args()
     result = {
-        precision: compare(options.target, precision, options.tokens)
+        precision: compare(options.target, precision, options.tokens, options.way or list(WAYS))
         for precision in options.precision or ["fp32", "bf16"]
     }
     print("| precision | way | equal | passes with | without | near-ties |\n|---|---|---|---|---|---|")

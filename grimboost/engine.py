@@ -50,7 +50,7 @@ class EngineStatistics(Struct, frozen=True):
 
 
 class Engine:
-    """Use it as `async with await Engine.load("smollm2-135m") as engine`."""
+    """Use it as `async with await Engine.load("smollm2-135m") as engine`; enter and leave it in one task."""
 
     def __init__(
         self,
