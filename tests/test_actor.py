@@ -80,7 +80,8 @@ def test_a_stage_that_fails_ends_its_actor_and_closes_the_mailbox(
         with pytest.raises(RuntimeError, match="broken stage"):
             await shell.actor.run()
         await shell.assert_closed()
-        assert len(shell.recorded) == recorded
+        assert len(shell.recorded) == recorded + 1
+        assert shell.recorded[-1] == ("gate", trigger, [])  # what broke the stage can be replayed
 
     run(main, backend)
 
