@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PROMPT ?= Explain binary search in three sentences, then show it in Python.
+PROMPT ?= Write a JSON list of five fruits, each with name, color and taste.
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test unit check bench clean
@@ -14,7 +14,7 @@ PROMPT ?= Explain binary search in three sentences, then show it in Python.
 help:
 	@echo "make demo    install, fetch the default target and answer a prompt (PROMPT=...)"
 	@echo "make test    install, check and run every test"
-	@echo "make unit    only the tests that need no real model"
+	@echo "make unit    the fast tests, without the real model"
 	@echo "make check   ruff, mypy strict and the layout test"
 	@echo "make bench   strict mode against transformers, turn by turn (ten minutes)"
 	@echo "make clean   remove the virtual environment and caches of the tools"

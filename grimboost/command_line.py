@@ -5,13 +5,14 @@ to standard error. Exit status 0, 2 for wrong use, 1 for failure, each failure w
 do. Heavy imports happen inside the commands, so that help and wrong use answer at once.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from grimboost.errors import GrimboostError, MisuseError
+from grimboost.errors import FetchError, GrimboostError, MisuseError
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -26,9 +27,27 @@ def cli() -> None:
 @click.argument("prompt", required=False)
 @click.option("--prompt-file", type=click.Path(), help="Read the prompt from a file, '-' for standard input.")
 @click.option("--target", default="smollm2-135m", show_default=True, help="Alias, local directory or hub id.")
-@click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
-@click.option("--drafter", type=click.Choice(["lookup", "none"]), default="lookup", show_default=True)
-@click.option("--mode", type=click.Choice(["strict"]), default="strict", show_default=True)
+@click.option(
+    "--precision",
+    type=click.Choice(["fp32", "bf16"]),
+    default="fp32",
+    show_default=True,
+    help="Of weights and arithmetic.",
+)
+@click.option(
+    "--drafter",
+    type=click.Choice(["lookup", "none"]),
+    default="lookup",
+    show_default=True,
+    help="What proposes bytes: a lookup in prompt and output, or nothing.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["strict"]),
+    default="strict",
+    show_default=True,
+    help="Strict: every byte is the target's own choice.",
+)
 @click.option(
     "--chat-template",
     type=click.Choice(["native", "none"]),
@@ -45,9 +64,21 @@ def cli() -> None:
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given several times.")
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", type=int, default=0, help="Keep the K most probable tokens; 0 keeps all.")
-@click.option("--top-p", type=float, default=1.0, help="Keep tokens up to this probability mass.")
-@click.option("--min-p", type=float, default=0.0, help="Keep tokens this probable relative to the best one.")
-@click.option("--repetition-penalty", type=float, default=1.0, help="Above 1 makes repetition less likely.")
+@click.option("--top-p", type=float, default=1.0, help="Keep tokens up to this probability mass; 1 keeps all.")
+@click.option(
+    "--min-p",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Keep tokens this probable relative to the best one.",
+)
+@click.option(
+    "--repetition-penalty",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Above 1 makes repetition less likely.",
+)
 @click.option("--seed", type=int, help="Seed of the sampling; drawn and reported if absent.")
 @click.option("--ignore-eos", is_flag=True, help="Go on behind the end-of-sequence token.")
 @click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Write the message log.")
@@ -94,7 +125,12 @@ def main() -> None:
         error.show(sys.stderr)
         raise SystemExit(2) from None
     except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted", 1)
+        # a thread may be in the middle of torch's C++, which does not survive the interpreter's tidy end
+        click.echo("grimboost: interrupted", err=True)
+        sys.stderr.flush()
+        os._exit(1)
+    except FetchError as error:
+        _fail(str(error), 1)
     except MisuseError as error:
         _fail(str(error), 2)
     except GrimboostError as error:

@@ -4,8 +4,9 @@
 
     GrimboostError
     ├── MisuseError             the caller asked for something that cannot be (also a ValueError)
-    │   └── ModelReferenceError the target named does not exist, is not cached, or is not supported
-    │       └── VocabularyError its vocabulary profile is not one whose ids are bytes
+    │   └── ModelReferenceError the target named does not exist, or is not supported
+    │       ├── VocabularyError its vocabulary profile is not one whose ids are bytes
+    │       └── FetchError      it is a fine name, but network, hub, disk or pip did not deliver
     ├── TargetError             the target or its device failed while working
     ├── StageError              our own fault: a stage got a message that its state does not allow
     └── LogError                a message log is damaged, foreign or of another version
@@ -26,6 +27,10 @@ class ModelReferenceError(MisuseError):
 
 class VocabularyError(ModelReferenceError):
     """A vocabulary profile that has no table id -> bytes. The message names what was found."""
+
+
+class FetchError(ModelReferenceError):
+    """The model could not be brought into the cache. The message says what failed and what else would do."""
 
 
 class TargetError(GrimboostError):

@@ -75,9 +75,7 @@ def load_target(
     end_ids = tokenizer.end_ids(resolved.directory)
     for id, sources in resolved.end_ids.items():
         end_ids.setdefault(id, []).extend(sources)
-    if progress:
-        progress("measuring", 0, 1)
-    curve = kept_or_measured(target, cache_root() / "curves")
+    curve = kept_or_measured(target, cache_root() / "curves", progress)
     segmenter = TokenizerSegmenter(tokenizer.json, vocabulary)
     return LoadedTarget(target, curve, tokenizer, segmenter, end_ids)
 

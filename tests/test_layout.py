@@ -1,5 +1,6 @@
 """The layout of the design: four source folders side by side install as one package, and nothing is forgotten."""
 
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -21,7 +22,11 @@ def source_files() -> set[str]:
 
 @pytest.fixture(scope="module")
 def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    out = tmp_path_factory.mktemp("wheel")
+    out, copy = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("source")
+    for name in ("grimboost", *SIDE_FOLDERS):  # built from a copy: setuptools leaves a build/ that goes stale
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
     command = [
         sys.executable,
         "-m",
@@ -33,7 +38,7 @@ def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         "-w",
         str(out),
     ]
-    subprocess.run([*command, str(ROOT)], check=True, capture_output=True)
+    subprocess.run([*command, str(copy)], check=True, capture_output=True)
     [wheel] = out.glob("*.whl")
     return set(zipfile.ZipFile(wheel).namelist())
 

@@ -73,7 +73,7 @@ def test_eager_target_without_row_invariance_on_exact_kernels() -> None:
 def test_real_model() -> None:
     target = load_target("smollm2-135m").target
     assert target.facts.row_invariant
-    effort = Effort(rows=(1, 2, 9), positions=(500,), decode=8)
+    effort = Effort(rows=(1, 2, 9), positions=(60,), decode=6)
     check_target(lambda: target, effort)
 
 
