@@ -38,7 +38,7 @@ def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         "-w",
         str(out),
     ]
-    subprocess.run([*command, str(copy)], check=True, capture_output=True)
+    subprocess.run([*pip, "-w", str(out), str(copy)], check=True, capture_output=True)
     [wheel] = out.glob("*.whl")
     return set(zipfile.ZipFile(wheel).namelist())
 
