@@ -27,17 +27,7 @@ def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(out),
-    ]
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "-w", str(out), str(copy)], check=True, capture_output=True)
     [wheel] = out.glob("*.whl")
     return set(zipfile.ZipFile(wheel).namelist())
