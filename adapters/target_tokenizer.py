@@ -94,7 +94,17 @@ class TargetTokenizer:
 
 def load_tokenizer(directory: Path) -> TargetTokenizer:
     """Read tokenizer.json (made by transformers where only another form exists) and its configuration."""
-    config = _read_json(directory / "tokenizer_config.json")
+    try:
+        return _load(directory)
+    except ModelReferenceError:
+        raise
+    except Exception as error:  # files of any origin: whatever is wrong in them, the target cannot be used
+        raise ModelReferenceError(f"the tokenizer files in {directory} cannot be used: {error!r}") from error
+
+
+def _load(directory: Path) -> TargetTokenizer:
+    # newer files name the special tokens in the first, older ones in the second
+    config = _read_json(directory / "special_tokens_map.json") | _read_json(directory / "tokenizer_config.json")
     special = {
         key: value if isinstance(value, str) else value["content"]
         for key in ("bos_token", "eos_token", "pad_token", "unk_token")

@@ -80,8 +80,10 @@ def vocabulary_of(tokenizer_json: str) -> Vocabulary:
     spell = _spell_gpt2 if profile == "gpt2-bytes" else _spell_sentencepiece
     size = max([*pieces.values(), *(token["id"] for token in added)], default=-1) + 1
     table: list[bytes | None] = [None] * size
+    named = {token["id"] for token in added}  # spelled as text, not in the byte alphabet
     for piece, id in pieces.items():
-        table[id] = spell(piece)
+        if id not in named:
+            table[id] = spell(piece)
     for token in added:
         table[token["id"]] = None if token["special"] else token["content"].encode()
     if profile == "sentencepiece-byte-fallback" and model.get("unk_token") in pieces:

@@ -46,14 +46,11 @@ class ReadWeights:
                 self._read()
                 if self._pack:
                     self._pack_linears()
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, RuntimeError, SafetensorError) as error:
             self._error = error
 
     def _read(self) -> None:
-        files = sorted(self._directory.glob("*.safetensors"))
-        if not files:
-            raise ValueError("there are no safetensors files")
-        for file in files:
+        for file in _files(self._directory):
             for name, tensor in load_file(file).items():
                 if not name.endswith("rotary_emb.inv_freq"):  # in old files; computed, not loaded
                     self.tensors[name] = tensor.to(self._dtype)
@@ -65,6 +62,17 @@ class ReadWeights:
                 self.packed[name] = packed(tensor)
         if "lm_head.weight" not in self.tensors and "model.embed_tokens.weight" in self.tensors:
             self.packed["lm_head.weight"] = packed(self.tensors["model.embed_tokens.weight"])
+
+
+def _files(directory: Path) -> list[Path]:
+    """What transformers would read: model.safetensors, else the shards that its index names; no stray files."""
+    single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
+    if single.is_file():
+        return [single]
+    if not index.is_file():
+        raise ValueError("there is neither model.safetensors nor model.safetensors.index.json")
+    names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+    return [directory / name for name in sorted(set(names))]
 
 
 def packed(weight: Tensor) -> Tensor:
@@ -87,14 +95,16 @@ def build_llama(directory: Path, weights: ReadWeights) -> Any:
             model = LlamaForCausalLM(config)
         weights.join()
         tensors = dict(weights.tensors)
-        if config.tie_word_embeddings:
+        if config.tie_word_embeddings and "lm_head.weight" not in tensors:
             tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
         model.load_state_dict(tensors, strict=True, assign=True)
         model.model.rotary_emb = LlamaRotaryEmbedding(config)  # its buffer is computed, never loaded
         model.generation_config = GenerationConfig.from_model_config(config)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        if isinstance(error, ModelReferenceError):
-            raise
+    except ModelReferenceError:
+        raise
+    except (
+        Exception
+    ) as error:  # a configuration may be wrong in any way, transformers' checks raise what they like
         reason = str(error).strip().partition("\n")[0]
         raise ModelReferenceError(f"cannot load the model in {directory}: {reason}") from error
     return model

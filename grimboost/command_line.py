@@ -106,6 +106,8 @@ def _prompt(given: str | None, file: str | None) -> str:
         raise click.UsageError("give a PROMPT or --prompt-file, and only one of them")
     if given is not None:
         return given
+    if file == "-" and sys.stdin is None:
+        raise MisuseError("standard input is closed; there is no prompt to read")
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(str(file)).read_bytes()
         return data.decode()

@@ -40,7 +40,9 @@ class DraftService:
             if lease not in self._texts:
                 self._texts[lease] = _Text(self._drafter.begin())
             answer = self._texts[lease].draft(request, self._segmenter)
-        except Exception as error:  # a drafter may be anyone's code: it costs speed, never output
+        except (
+            BaseException
+        ) as error:  # also SystemExit: a drafter may be anyone's code: it costs speed, never output
             log.warning("drafter dropped for this generation", drafter=self._drafter.name, error=repr(error))
             return m.DraftFailed(request.request, repr(error))
         return replace(answer, seconds=time.perf_counter() - begin)

@@ -258,6 +258,10 @@ class Engine:
         if isinstance(prompt, str):
             if self.loaded.tokenizer is None:
                 raise MisuseError("this target has no tokenizer; give the prompt as token ids")
+            if len(prompt) > limit * self.loaded.target.vocabulary.longest:  # seen without tokenizing it
+                raise MisuseError(
+                    f"the prompt has {len(prompt)} characters, more than the target's {limit} tokens can hold"
+                )
             ids = self.loaded.tokenizer.prompt_ids(prompt, params.chat_template, params.system)
         else:
             ids = _as_ids(prompt)

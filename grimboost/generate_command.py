@@ -64,8 +64,10 @@ def run_generate(options: GenerateOptions) -> int:
     params = options.parameters()
     if options.record is not None and not options.record.parent.is_dir():
         raise MisuseError(f"cannot record to {options.record}: its folder does not exist")
-    if options.record is not None and options.record.is_dir():
-        raise MisuseError(f"cannot record to {options.record}: it is a folder")
+    if options.record is not None and (options.record.is_dir() or options.record.is_fifo()):
+        raise MisuseError(f"cannot record to {options.record}: it is no file")
+    if sys.stdout is None:
+        raise MisuseError("standard output is closed; there is nowhere to write to")
     _quiet_libraries()
     with Terminal(options.quiet) as terminal:
         return anyio.run(_generate, options, params, terminal)
@@ -143,9 +145,16 @@ def _write_now(data: bytes) -> bool:
         sys.stdout.buffer.flush()
         return True
     except BrokenPipeError:
-        # Python would fail again when it flushes at exit; give it somewhere to flush to
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()
         return False
+    except OSError as error:
+        _give_up_stdout()
+        raise GrimboostError(f"cannot write to standard output: {error.strerror}") from error
+
+
+def _give_up_stdout() -> None:
+    """Python would fail again when it flushes at exit; give it somewhere to flush to."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def summary(result: Result, params: Parameters) -> str:

@@ -136,6 +136,16 @@ def check_supported(directory: Path) -> None:
             f"{directory} is not supported: model_type {config.get('model_type')!r}, architectures "
             f"{config.get('architectures')!r}. Supported families: {', '.join(SUPPORTED_FAMILIES)}"
         )
+    _check_rope(directory, config)
+
+
+def _check_rope(directory: Path, config: dict[str, Any]) -> None:
+    """Refuse frequencies that follow the longest position of a pass: a row would depend on its company."""
+    for name in ("rope_parameters", "rope_scaling"):
+        settings = config.get(name)
+        kind = (settings.get("rope_type") or settings.get("type")) if isinstance(settings, dict) else None
+        if kind in {"dynamic", "longrope"}:
+            raise ModelReferenceError(f"{directory} is not supported: rotary embeddings of type {kind!r}")
 
 
 # ------------------------------------------------------------ local directories

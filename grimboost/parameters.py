@@ -38,8 +38,11 @@ class Parameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Raise `MisuseError` for the first thing that cannot be; else the same with seed and budget resolved."""
         for name in ("max_new_tokens", "max_new_bytes", "min_new_tokens"):
             value = getattr(self, name)
-            if value is not None and value < 0:
-                raise MisuseError(f"{name} is {value}; it cannot be negative")
+            if value is not None and not 0 <= value < 2**31:
+                raise MisuseError(f"{name} is {value}; it has to be between 0 and {2**31 - 1}")
+        for text in (self.system, *self.stop):
+            if isinstance(text, str) and any(0xD800 <= ord(character) < 0xE000 for character in text):
+                raise MisuseError(f"{text!r} is no valid text: it holds a lone surrogate")
         if any(not stop for stop in self.stop):
             raise MisuseError("an empty stop string would end every generation at once")
         if self.system is not None and self.chat_template == "none":

@@ -46,7 +46,7 @@ class TargetService:
                 self._slots[job.lease] = self._target.open(job.request.rule)
                 return job.lease, m.Opened()
             return self._release(job.lease, job.request)
-        except Exception as error:  # the device's or the adapter's fault: it ends that generation, no other
+        except BaseException as error:  # the device's or the adapter's fault: it ends that generation, no other
             return job.lease, _failure(error)
 
     def _release(self, lease: Lease, request: m.ReleaseRequested) -> Answer:
@@ -81,7 +81,7 @@ class TargetService:
                 (job.lease, self._returned(job, chosen, seconds, rows))
                 for job, chosen in zip(jobs, results, strict=True)
             ]
-        except Exception as error:
+        except BaseException as error:  # whoever waits for the answer must get one
             if len(jobs) > 1:
                 log.warning("a batch failed, repeating it slot by slot", error=repr(error), slots=len(jobs))
                 return [answer for job in jobs for answer in self._passes([job])]
@@ -106,6 +106,6 @@ class TargetService:
         return m.PassReturned(job.request.number, choices, length, seconds, rows)
 
 
-def _failure(error: Exception) -> m.PassFailed:
+def _failure(error: BaseException) -> m.PassFailed:
     log.info("the target failed", error=repr(error))  # the caller gets it as the generation's end
     return m.PassFailed(str(error) if isinstance(error, TargetError) else repr(error))

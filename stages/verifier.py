@@ -67,6 +67,7 @@ class VerifierStage:
         self._drafter_alive = config.drafting
         self._drafter_late = False  # after one missed patience it is not waited for until it answers again
         self._answered = False  # the drafter has answered for the present frontier
+        self._off = False  # drafting does not pay now: nothing is waited for, late spans still probe it for free
         self._estimate = AcceptanceEstimate()
         self._number = self._choose = 0  # of the pass that is under way
         self._block: tuple[m.Span, ...] = ()
@@ -145,7 +146,8 @@ class VerifierStage:
         return self._draft_or_pass()
 
     def _draft_or_pass(self) -> list[m.Message]:
-        if self._drafter_alive and not self._answered and not self._drafter_late:
+        waiting_pays = not (self._answered or self._drafter_late or self._off)
+        if self._drafter_alive and waiting_pays:
             self._state = State.DRAFTING
             return []
         self._state = State.PASSING
@@ -159,6 +161,8 @@ class VerifierStage:
         candidates = tuple(islice(self._waiting, limit))
         probabilities = [self._estimate.probability(span.confidence) for span in candidates]
         self._block = candidates[: block_length(self._config.curve, probabilities)]
+        if candidates:  # none says nothing about what drafting is worth
+            self._off = not self._block
         keep = len(self._path) - 1
         feed = [self._path[-1], *(span.id for span in self._block)]
         return self._pass(keep, feed, len(feed))

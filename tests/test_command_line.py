@@ -146,6 +146,8 @@ def test_ctrl_c_while_loading_is_one_line(environment: dict[str, str], model: Pa
         (["generate", "x", "--top-p", "0"], 2, "top_p"),
         (["generate", "x", "--stop", ""], 2, "empty stop string"),
         (["generate", "x", "--max-new-tokens", "-1"], 2, "-1"),
+        (["generate", "x", "--max-new-tokens", "99999999999999999999999"], 2, "max_new_tokens"),
+        (["generate", "x", "--stop", "\udcff"], 2, "surrogate"),
         (["generate", "x", "--record", "no/such/folder/run.grimlog"], 2, "folder"),
         (["generate", "x", "--target", "no-such-model"], 2, "no-such-model"),
         (["generate", "x", "--chat-template", "none", "--system", "y"], 2, "system"),

@@ -718,3 +718,12 @@ def test_resolving_what_is_there_imports_nothing_heavy(
         [sys.executable, "-c", program, str(gguf_directory)], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+@pytest.mark.parametrize("name", ["rope_parameters", "rope_scaling"])
+def test_rotary_embeddings_that_depend_on_the_pass_are_refused(llama: Path, kind: str, name: str) -> None:
+    config = json.loads((llama / "config.json").read_text())
+    (llama / "config.json").write_text(json.dumps({**config, name: {"rope_type": kind, "factor": 2.0}}))
+    with refused(kind):
+        resolve(str(llama))

@@ -176,3 +176,22 @@ def test_broken_files_are_clear_errors(tmp_path: Path) -> None:
 def test_a_sentencepiece_prompt_keeps_its_bytes() -> None:
     subject = TargetTokenizer(sentencepiece_json(), {}, None)
     assert subject.vocabulary.join(subject.prompt_ids("thank 中🍂", "none")) == " thank 中🍂".encode()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"model": 3}'])
+def test_a_broken_tokenizer_file_is_one_clear_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ModelReferenceError):
+        load_tokenizer(tmp_path)
+
+
+def test_special_tokens_may_be_named_in_their_own_file(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(byte_level_json(), encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "<|end|>"}')
+    names = {"eos_token": {"content": "<|end|>"}, "bos_token": "<|start|>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(names))
+    assert load_tokenizer(tmp_path).special == {
+        "bos_token": "<|start|>",
+        "eos_token": "<|end|>",
+        "pad_token": "<|end|>",
+    }
