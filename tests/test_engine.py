@@ -876,7 +876,7 @@ WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
     "over the context limit": ((65,) * 4097, {}, "4097 tokens.*limit is 4096"),
     "unknown option": ((65,), {"max_tokens": 5}, "unknown option 'max_tokens'"),
     "wrong type of option": ((65,), {"max_new_tokens": "5"}, "max_new_tokens is '5'"),
-    "negative budget": ((65,), {"max_new_tokens": -1}, "cannot be negative"),
+    "negative budget": ((65,), {"max_new_tokens": -1}, "max_new_tokens is -1; it has to be between 0"),
     "bytes": (b"hello", {}, "prompt is bytes"),
     "numbers that are no ids": ((65.0, 66.0), {}, "neither text nor token ids"),
     "nothing": (None, {}, "neither text nor token ids"),

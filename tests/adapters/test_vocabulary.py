@@ -130,7 +130,7 @@ REFUSED = {
     "decoder none": lambda: changed(byte_level_json(), decoder=None),
     "end_of_word_suffix '</w>'": lambda: _model_with(end_of_word_suffix="</w>"),
     "continuing_subword_prefix '##'": lambda: _model_with(continuing_subword_prefix="##"),
-    "'中', which is not in the GPT-2 byte alphabet": lambda: _model_with(vocab={"a": 0, "a中": 1}, merges=[]),
+    "'中', which is not in the GPT-2 byte alphabet": lambda: _model_with(vocab={"a": 900, "a中": 901}, merges=[]),
 }
 
 
@@ -182,3 +182,13 @@ def test_a_scripted_target_needs_a_script() -> None:
         target.step([Rows(slot, (1,), 1)])
     both = ScriptedTarget(BYTES, next_token=lambda _: 1, logits=noise_logits())
     assert both.step([Rows(both.open(SamplingRule()), (1,), 1)])[0][0].id == 1
+
+
+def test_a_control_token_may_be_spelled_with_any_character() -> None:
+    """Trainers put it into the model's own vocabulary too, outside the byte alphabet."""
+    data = json.loads(byte_level_json())
+    token = {**data["added_tokens"][0], "id": 900, "content": "<中 end of text>", "special": True}
+    data["added_tokens"].append(token)
+    data["model"]["vocab"]["<中 end of text>"] = 900
+    vocabulary = vocabulary_of(json.dumps(data))
+    assert vocabulary.data(900) == b""
