@@ -10,7 +10,7 @@ It calls `forward`, never `generate`, and feeds each slot of a batch by itself. 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -21,18 +21,14 @@ from transformers.cache_utils import Cache, DynamicCache
 from grimboost.adapters import row_exact
 from grimboost.adapters.choice import choose_rows
 from grimboost.adapters.slots import SlotTable
-from grimboost.adapters.target import Chosen, Rows, Slot, TargetFacts
+from grimboost.adapters.target import Chosen, Precision, Rows, Slot, TargetFacts
 from grimboost.adapters.vocabulary import Vocabulary
-from grimboost.adapters.weights import ReadWeights, build_llama
+from grimboost.adapters.weights import DTYPES, ReadWeights, build_llama
 from grimboost.diagnostics import get_logger
 from grimboost.errors import ModelReferenceError
 from grimboost.stages.sampling_rule import SamplingRule
 
 log = get_logger(__name__)
-
-Precision = Literal["fp32", "bf16"]
-
-DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 TIE_BOUNDS = {"fp32": 2e-4, "bf16": 1.0}
 """Without row-exact kernels: largest change of a margin between block and single rows that was measured

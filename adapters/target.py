@@ -14,6 +14,8 @@ from grimboost.stages.sampling_rule import SamplingRule
 
 Slot = NewType("Slot", int)
 
+Precision = Literal["fp32", "bf16"]
+
 
 class TargetFacts(Struct, frozen=True):
     """What an adapter states about itself; the conformance suite holds it to it."""

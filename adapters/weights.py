@@ -17,6 +17,9 @@ from torch import Tensor
 
 from grimboost.errors import ModelReferenceError
 
+DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""Of weights and arithmetic, by the precision's name."""
+
 PACKED_FOR_ROWS = 8
 """The row count that oneDNN lays packed weights out for."""
 

@@ -19,11 +19,12 @@ from msgspec import Struct
 
 from grimboost import messages as m
 from grimboost.adapters.drafter import Drafter
+from grimboost.adapters.target import Precision
 from grimboost.diagnostics import get_logger
 from grimboost.draft_service import DraftService
 from grimboost.errors import MisuseError
 from grimboost.generation import Generation, Request
-from grimboost.loading import LoadedTarget, Precision, load_target, make_drafter
+from grimboost.loading import LoadedTarget, load_target, make_drafter
 from grimboost.log import LogHeader, LogWriter
 from grimboost.model_references import Progress
 from grimboost.parameters import Options, Parameters, parameters

@@ -6,11 +6,11 @@ Everything here blocks; the engine calls it in a thread. It knows nothing of gen
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, get_args
 
 from grimboost.adapters.drafter import Drafter
 from grimboost.adapters.segmentation import LongestMatchSegmenter, Segmenter
-from grimboost.adapters.target import Target
+from grimboost.adapters.target import Precision, Target
 from grimboost.errors import MisuseError
 from grimboost.model_cache import cache_root
 from grimboost.model_references import Progress, resolve
@@ -20,8 +20,7 @@ from grimboost.stages.configuration import CostCurve
 if TYPE_CHECKING:
     from grimboost.adapters.target_tokenizer import EndIds, TargetTokenizer
 
-Precision = Literal["fp32", "bf16"]
-PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 DRAFTERS = ("lookup", "none")
 
 
@@ -56,12 +55,9 @@ def load_target(
     # Heavy imports only now, so that a wrong reference answers at once; and the weights before transformers,
     # so that they are read and packed while it is imported.
     limit_spinning()
-    import torch
+    from grimboost.adapters.weights import DTYPES, ReadWeights
 
-    from grimboost.adapters.weights import ReadWeights
-
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
-    weights = ReadWeights(resolved.directory, dtype, pack=row_exact)
+    weights = ReadWeights(resolved.directory, DTYPES[precision], pack=row_exact)
     from grimboost.adapters.eager_target import load_eager
     from grimboost.adapters.segmentation import TokenizerSegmenter
     from grimboost.adapters.target_tokenizer import load_tokenizer

@@ -17,9 +17,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from grimboost.adapters.eager_target import EagerTarget, Precision
+from grimboost.adapters.eager_target import EagerTarget
 from grimboost.adapters.scripted_target import ScriptedTarget
-from grimboost.adapters.target import Target
+from grimboost.adapters.target import Precision, Target
 from grimboost.adapters.vocabulary import Vocabulary
 from grimboost.loading import LoadedTarget
 from grimboost.stages.configuration import CostCurve
