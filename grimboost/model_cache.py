@@ -2,7 +2,8 @@
 
 ::
 
-    <root>/models/<name>-<12 digits of the source's SHA-256>/  config.json, weights, tokenizer, grimboost.json
+    <root>/models/<name>-<12 digits of the source's SHA-256>/  config.json, weights, tokenizer, the source,
+                                                               grimboost.json
     <root>/partial/    what a run is building; whatever lies here while the lock is free is of a dead run
     <root>/downloads/  files that a person put there by hand, for a machine without network
     <root>/lock        held while something is fetched and converted
@@ -27,7 +28,7 @@ from platformdirs import user_cache_dir
 
 from grimboost.errors import FetchError, ModelReferenceError
 
-FORMAT = 2
+FORMAT = 3
 RECORD = "grimboost.json"
 
 
@@ -77,7 +78,7 @@ class Record(Struct, frozen=True):
     source: str
     source_sha256: str
     digest: str
-    """SHA-256 over the names and contents of all files: identity of the weights and the tokenizer."""
+    """SHA-256 over the names and contents of all files, the source too: identity of weights and tokenizer."""
     end_ids: dict[int, list[str]]
     versions: dict[str, str]
     files: dict[str, int]

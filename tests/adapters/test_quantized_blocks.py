@@ -198,13 +198,12 @@ def test_nothing_heavy_is_imported() -> None:
 @pytest.mark.model
 def test_the_real_models_blocks_equal_its_converted_weights() -> None:
     try:
-        directory = resolve("smollm2-135m").directory
+        model = resolve("smollm2-135m")
     except ModelReferenceError as error:
         pytest.skip(f"the default target cannot be had here: {error}")
-    if not (directory / "model.gguf").is_file():
-        pytest.skip("the model cache does not keep the source")
-    blocks = read_blocks(directory / "model.gguf")
-    with safe_open(str(directory / "model.safetensors"), "numpy") as weights:
+    assert model.gguf
+    blocks = read_blocks(model.gguf)
+    with safe_open(str(model.directory / "model.safetensors"), "numpy") as weights:
         matrices = {name for name in weights.keys() if "norm" not in name}  # noqa: SIM118 (it is no dict)
         assert set(blocks) == matrices
         for name, one in blocks.items():
