@@ -1,16 +1,18 @@
 """Text of a request -> prompt ids of the target, and where the target says that it has finished.
 
-Uses the `tokenizers` library and transformers' chat template renderer. The instance is never changed after it
-was made, so any number of threads may share it (case D7). It knows no model and no sampling.
+Uses the `tokenizers` library, and imports neither torch nor transformers unless a tokenizer.json must be made
+from another form: that is much of the time to the first byte. The instance is never changed after it was made,
+so any number of threads may share it (case D7). It knows no model and no sampling.
 """
 
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from transformers.utils.chat_template_utils import render_jinja_template
 
+from grimboost.adapters.chat_template import ChatTemplate
 from grimboost.adapters.vocabulary import Vocabulary, vocabulary_of
 from grimboost.errors import MisuseError, ModelReferenceError
 
@@ -79,17 +81,15 @@ class TargetTokenizer:
         ids = self._tokenizer.encode(rest, add_special_tokens=False).ids
         return ids[0] if ids and not self.vocabulary.data(ids[0]) else None
 
+    @cached_property
+    def _chat_template(self) -> ChatTemplate:
+        return ChatTemplate(self.template or "")
+
     def _render(self, messages: list[dict[str, str]], prompt: bool) -> str:
         try:
-            [text], _ = render_jinja_template(
-                conversations=[messages],
-                chat_template=self.template,
-                add_generation_prompt=prompt,
-                **self.special,
-            )
+            return self._chat_template.render(messages, prompt, self.special)
         except Exception as error:  # templates are foreign code and raise what they like
             raise MisuseError(f"the target's chat template cannot render this: {error}") from error
-        return str(text)
 
 
 def load_tokenizer(directory: Path) -> TargetTokenizer:

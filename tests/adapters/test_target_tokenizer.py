@@ -1,6 +1,8 @@
 """Prompts in and without a chat template, and the union of all that names an end of sequence (case C6)."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +197,29 @@ def test_special_tokens_may_be_named_in_their_own_file(tmp_path: Path) -> None:
         "eos_token": "<|end|>",
         "pad_token": "<|end|>",
     }
+
+
+def test_loading_and_using_it_imports_neither_torch_nor_transformers(tmp_path: Path) -> None:
+    path = directory(tmp_path, config={"eos_token_id": 9}, tokenizer_config={"chat_template": CHATML})
+    program = (
+        "import sys, pathlib; from grimboost.adapters.target_tokenizer import load_tokenizer; "
+        "from grimboost.adapters.segmentation import TokenizerSegmenter; "
+        "path = pathlib.Path(sys.argv[1]); subject = load_tokenizer(path); "
+        "assert subject.prompt_ids('thank you') and len(subject.end_ids(path)) == 2; "
+        "assert TokenizerSegmenter(subject.json, subject.vocabulary).segment(b'', b'thank you', True); "
+        "print([name for name in ('torch', 'transformers', 'numpy', 'huggingface_hub') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "module", ["engine", "generation", "target_service", "draft_service", "loading", "command_line", "replay"]
+)
+def test_the_engine_is_imported_without_torch_and_transformers(module: str) -> None:
+    program = (
+        f"import sys, grimboost.{module}; "
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
