@@ -62,20 +62,31 @@ class LongestMatchSegmenter:
 
 
 class TokenizerSegmenter:
-    """Cuts with the target's own tokenizer. Holds a tokenizer of its own that is never changed (case D7)."""
+    """Cuts with the target's own tokenizer. None is ever changed, so threads may share them (case D7).
 
-    def __init__(self, tokenizer_json: str, vocabulary: Vocabulary) -> None:
+    `shared` is one made from the same `tokenizer_json`, without truncation and padding. To make another takes
+    a tenth of a second in which no other thread runs, and it is needed only for text that looks like a control
+    token: that is only text.
+    """
+
+    def __init__(self, tokenizer_json: str, vocabulary: Vocabulary, shared: Tokenizer | None = None) -> None:
         self._json = tokenizer_json
         self._vocabulary = vocabulary
         self._longest_match = LongestMatchSegmenter(vocabulary)
+        self._shared = shared
+        self._control = _control_texts(shared) if shared else []
+
+    def _tokenizer_for(self, text: str) -> Tokenizer:
+        if self._shared is None or any(control in text for control in self._control):
+            return self._own
+        return self._shared
 
     @cached_property
-    def _tokenizer(self) -> Tokenizer:
-        """Made when first needed: by then the target is busy with the prompt."""
+    def _own(self) -> Tokenizer:
         tokenizer = Tokenizer.from_str(self._json)
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        tokenizer.encode_special_tokens = True  # text that looks like a control token is only text
+        tokenizer.encode_special_tokens = True
         return tokenizer
 
     def segment(self, tail: bytes, candidate: bytes, whole: bool = False) -> list[Piece]:
@@ -116,8 +127,19 @@ class TokenizerSegmenter:
         return None
 
     def _tokenized(self, text: bytes) -> list[Piece]:
-        ids = self._tokenizer.encode(text.decode(), add_special_tokens=False).ids
+        decoded = text.decode()
+        ids = self._tokenizer_for(decoded).encode(decoded, add_special_tokens=False).ids
         return [(id, self._vocabulary.data(id)) for id in ids]
+
+
+def _control_texts(tokenizer: Tokenizer) -> list[str]:
+    """Texts of which one must occur wherever the tokenizer would find a control token.
+
+    Such as are looked for in normalized text (few are) could be spelled otherwise: for them the empty text,
+    which occurs everywhere.
+    """
+    added = tokenizer.get_added_tokens_decoder().values()
+    return ["" if token.normalized else token.content for token in added if token.special]
 
 
 def _behind(pieces: list[Piece], size: int) -> list[Piece] | None:

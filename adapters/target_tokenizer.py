@@ -13,6 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from grimboost.adapters.chat_template import ChatTemplate
+from grimboost.adapters.segmentation import TokenizerSegmenter
 from grimboost.adapters.vocabulary import Vocabulary, vocabulary_of
 from grimboost.errors import MisuseError, ModelReferenceError
 
@@ -33,6 +34,10 @@ class TargetTokenizer:
         self._tokenizer = Tokenizer.from_str(tokenizer_json)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+
+    def segmenter(self) -> TokenizerSegmenter:
+        """One that cuts drafts as this tokenizer would."""
+        return TokenizerSegmenter(self.json, self.vocabulary, self._tokenizer)
 
     def prompt_ids(self, text: str, template: str = "native", system: str | None = None) -> tuple[int, ...]:
         """Ids of a user's text, in the chat template or (`none`) as it stands.

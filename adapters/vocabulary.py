@@ -6,11 +6,13 @@ Deltas come from this table and no decode option touches them, so their concaten
 every step (case A2). Ids without bytes are control tokens and padding rows of the embedding.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from grimboost.errors import VocabularyError
 
@@ -71,47 +73,75 @@ def gpt2_alphabet() -> dict[str, int]:
     return alphabet | {chr(0x100 + place): byte for place, byte in enumerate(hidden)}
 
 
+class _Model(Struct):
+    """What the table depends on. Above all not the merges: stepping over them halves the time."""
+
+    type: str | None = None
+    vocab: Any = None
+    unk_token: str | None = None
+    byte_fallback: bool | None = None
+    end_of_word_suffix: str | None = None
+    continuing_subword_prefix: str | None = None
+
+
+class _Added(Struct):
+    id: int
+    content: str
+    special: bool
+
+
+class _File(Struct):
+    """A `tokenizer.json`."""
+
+    model: _Model = msgspec.field(default_factory=_Model)
+    added_tokens: list[_Added] = msgspec.field(default_factory=list[_Added])
+    decoder: dict[str, Any] | None = None
+
+
 def vocabulary_of(tokenizer_json: str) -> Vocabulary:
-    """Read the table out of a `tokenizer.json`. Raises `VocabularyError` naming an unsupported profile."""
-    data = json.loads(tokenizer_json)
-    model, added = data.get("model", {}), data.get("added_tokens", [])
-    pieces: dict[str, int] = _pieces(model)
-    profile = _profile(data)
+    """Read the table out of a `tokenizer.json`.
+
+    Raises `VocabularyError` naming an unsupported profile, `msgspec.DecodeError` for what is no such file.
+    """
+    file = msgspec.json.decode(tokenizer_json, type=_File)
+    model, added = file.model, file.added_tokens
+    pieces = _pieces(model)
+    profile = _profile(file)
     spell = _spell_gpt2 if profile == "gpt2-bytes" else _spell_sentencepiece
-    size = max([*pieces.values(), *(token["id"] for token in added)], default=-1) + 1
+    size = max([*pieces.values(), *(token.id for token in added)], default=-1) + 1
     table: list[bytes | None] = [None] * size
-    named = {token["id"] for token in added}  # spelled as text, not in the byte alphabet
+    named = {token.id for token in added}  # spelled as text, not in the byte alphabet
     for piece, id in pieces.items():
         if id not in named:
             table[id] = spell(piece)
     for token in added:
-        table[token["id"]] = None if token["special"] else token["content"].encode()
-    if profile == "sentencepiece-byte-fallback" and model.get("unk_token") in pieces:
-        table[pieces[model["unk_token"]]] = None
+        table[token.id] = None if token.special else token.content.encode()
+    if profile == "sentencepiece-byte-fallback" and model.unk_token in pieces:
+        table[pieces[model.unk_token]] = None
     return Vocabulary(table, profile)
 
 
-def _pieces(model: Mapping[str, Any]) -> dict[str, int]:
-    if model.get("type") != "BPE":
+def _pieces(model: _Model) -> dict[str, int]:
+    if model.type != "BPE":
         raise VocabularyError(
-            f"unsupported vocabulary: a {model.get('type')} model. Supported are byte-level BPE (GPT-2 byte "
-            "alphabet) and SentencePiece BPE with byte fallback"
+            f"unsupported vocabulary: a {model.type} model. Supported are byte-level BPE (GPT-2 byte alphabet) "
+            "and SentencePiece BPE with byte fallback"
         )
     for mark in ("end_of_word_suffix", "continuing_subword_prefix"):
-        if model.get(mark):  # in the pieces, but not in the text
-            raise VocabularyError(f"unsupported vocabulary: BPE with {mark} {model[mark]!r}")
-    return dict(model["vocab"])
+        if getattr(model, mark):  # in the pieces, but not in the text
+            raise VocabularyError(f"unsupported vocabulary: BPE with {mark} {getattr(model, mark)!r}")
+    return msgspec.convert(model.vocab, dict[str, int])
 
 
-def _profile(data: Mapping[str, Any]) -> str:
-    decoders = _kinds(data.get("decoder"))
+def _profile(file: _File) -> str:
+    decoders = _kinds(file.decoder)
     if "ByteLevel" in decoders:
         return "gpt2-bytes"
-    if data["model"].get("byte_fallback") and "ByteFallback" in decoders:
+    if file.model.byte_fallback and "ByteFallback" in decoders:
         return "sentencepiece-byte-fallback"
     raise VocabularyError(
         f"unsupported vocabulary: BPE with decoder {' + '.join(decoders) or 'none'} and byte_fallback "
-        f"{bool(data['model'].get('byte_fallback'))}. Its ids have no table of bytes"
+        f"{bool(file.model.byte_fallback)}. Its ids have no table of bytes"
     )
 
 
@@ -125,10 +155,10 @@ def _kinds(part: Mapping[str, Any] | None) -> list[str]:
 
 def _spell_gpt2(piece: str) -> bytes:
     try:
-        return bytes(_GPT2[character] for character in piece)
-    except KeyError as error:
+        return piece.translate(_GPT2).encode("latin-1")
+    except UnicodeEncodeError as error:
         raise VocabularyError(
-            f"unsupported vocabulary: piece {piece!r} has {error.args[0]!r}, which is not in the GPT-2 byte "
+            f"unsupported vocabulary: piece {piece!r} has {piece[error.start]!r}, which is not in the GPT-2 byte "
             "alphabet"
         ) from None
 
@@ -138,4 +168,8 @@ def _spell_sentencepiece(piece: str) -> bytes:
     return bytes([int(match[1], 16)]) if match else piece.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()
 
 
-_GPT2 = gpt2_alphabet()
+_NO_BYTE = "\N{REPLACEMENT CHARACTER}"
+_GPT2 = dict.fromkeys(range(0x100), _NO_BYTE) | {
+    ord(stand_in): chr(byte) for stand_in, byte in gpt2_alphabet().items()
+}
+"""Stand-in -> the character with its byte's number; what stands for none becomes one that is no byte."""

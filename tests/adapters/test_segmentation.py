@@ -32,8 +32,14 @@ def sentencepiece() -> TokenizerSegmenter:
     return TokenizerSegmenter(sentencepiece_json(), vocabulary_of(sentencepiece_json()))
 
 
+@cache
+def sharing() -> TokenizerSegmenter:
+    return TargetTokenizer(byte_level_json(), {}, None).segmenter()
+
+
 SEGMENTERS = {
     "byte level": byte_level,
+    "sharing": sharing,
     "sentencepiece": sentencepiece,
     "longest match": lambda: LongestMatchSegmenter(BYTES),
     "few bytes": lambda: LongestMatchSegmenter(Vocabulary([b"a", b" the", b"\xe4", None])),
@@ -105,6 +111,29 @@ def test_beside_text_that_looks_like_a_control_token_words_are_cut_as_ever() -> 
     assert [id for id, _ in byte_level().segment(b"x", text.encode(), True)] == ids
     longest = LongestMatchSegmenter(vocabulary_of(byte_level_json())).cut(text.encode())
     assert [id for id, _ in longest] != ids  # so the fallback would show
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, TEXTS, st.booleans())
+def test_a_shared_tokenizer_cuts_like_one_of_its_own(tail: bytes, candidate: bytes, whole: bool) -> None:
+    assert sharing().segment(tail, candidate, whole) == byte_level().segment(tail, candidate, whole)
+
+
+def test_another_tokenizer_is_made_only_for_text_that_looks_like_a_control_token() -> None:
+    segmenter = TargetTokenizer(byte_level_json(), {}, None).segmenter()
+    segmenter.segment(b"x", b" thank <tool> you", True)
+    assert "_own" not in vars(segmenter)
+    segmenter.segment(b"x<|im_", b"end|> thank", True)
+    assert "_own" in vars(segmenter)
+
+
+def test_control_tokens_in_normalized_text_are_never_left_to_a_shared_tokenizer() -> None:
+    data = json.loads(byte_level_json())
+    added = [token | {"normalized": True} for token in data["added_tokens"]]
+    lower = changed(byte_level_json(), added_tokens=added, normalizer=json.loads(normalizers_json()))
+    segmenter = TargetTokenizer(lower, {}, None).segmenter()
+    segmenter.segment(b"x", b" <|IM_END|>", True)
+    assert "_own" in vars(segmenter)
 
 
 def assert_cut_as_whole_texts(
@@ -227,7 +256,7 @@ def test_longest_match() -> None:
 
 def test_d7_sixteen_threads_share_a_tokenizer_and_a_segmenter() -> None:
     shared = TargetTokenizer(byte_level_json(), {}, None)
-    segmenter = byte_level()
+    segmenter = shared.segmenter()
     texts = [f"thank you {number}, " + "the quick brown fox " * 8 for number in range(8)]
     reference = Tokenizer.from_str(byte_level_json())
     right = [tuple(reference.encode(text).ids) for text in texts]
