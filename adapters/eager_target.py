@@ -137,7 +137,7 @@ class EagerTarget:
             return []
         real = hidden[:, : len(rows.tokens)]
         logits = self._logits(real[:, -rows.choose :])
-        return choose_rows(logits, entry.rule, entry.tokens, self._facts.tie_bound)
+        return choose_rows(logits.numpy(), entry.rule, entry.tokens, self._facts.tie_bound)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """[1, rows, hidden] -> [rows, vocabulary] fp32; padding rows of the embedding can never win (A5)."""

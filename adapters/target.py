@@ -14,7 +14,7 @@ from grimboost.stages.sampling_rule import SamplingRule
 
 Slot = NewType("Slot", int)
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "int8", "int4"]
 
 
 class TargetFacts(Struct, frozen=True):

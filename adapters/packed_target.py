@@ -1,0 +1,117 @@
+"""The packed target: the project's own forward over packed weights, row-invariant in every precision.
+
+Slots keep keys and values in tiles (`grimboost.kernels.decoder`), rows of several slots run in one pass, and a
+pass of k rows gives each row the bits that it has alone, because no kernel computes a row from more than its
+own values, in a fixed order. It knows nothing of bytes and needs neither torch nor transformers.
+"""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grimboost.adapters.choice import choose_rows, is_plain_greedy
+from grimboost.adapters.packed_model import PackedModel
+from grimboost.adapters.packed_runner import MOST_ROWS, Cache, Row, Runner
+from grimboost.adapters.slots import SlotTable
+from grimboost.adapters.target import Chosen, Rows, Slot, TargetFacts
+from grimboost.adapters.vocabulary import Vocabulary
+from grimboost.stages.sampling_rule import SamplingRule
+
+
+def usable_processors() -> int:
+    """Processors that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class PackedTarget:
+    """A packed model with slots. `close_threads` ends its threads."""
+
+    def __init__(
+        self,
+        model: PackedModel,
+        vocabulary: Vocabulary,
+        name: str = "model",
+        digest: str = "",
+        threads: int = 0,
+    ) -> None:
+        """`threads`: how many compute; 0 for one per usable processor."""
+        self._model = model
+        self._vocabulary = vocabulary
+        self._runner = Runner(model, len(vocabulary), threads or usable_processors())
+        limit = model.shape.positions
+        self._facts = TargetFacts(name, model.precision, limit, row_invariant=True, tie_bound=0.0, digest=digest)
+        self._slots: SlotTable[Cache] = SlotTable(limit)
+
+    @property
+    def facts(self) -> TargetFacts:
+        return self._facts
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self._vocabulary
+
+    @property
+    def open_slots(self) -> int:
+        """Slots that have not been closed."""
+        return len(self._slots)
+
+    def open(self, rule: SamplingRule) -> Slot:
+        return self._slots.add(rule, Cache(self._model))
+
+    def step(self, batch: Sequence[Rows]) -> list[list[Chosen]]:
+        self._slots.check(batch)
+        rows: list[Row] = []
+        for entry in batch:
+            slot = self._slots[entry.slot]
+            held = len(slot.tokens)
+            slot.cache.reserve(held + len(entry.tokens))
+            silent = len(entry.tokens) - entry.choose
+            rows += [
+                Row(token, held + place, slot.cache, place >= silent) for place, token in enumerate(entry.tokens)
+            ]
+            slot.tokens.extend(entry.tokens)
+        plain = [self._is_plain(entry) for entry in batch]
+        greedy, logits = self._run(rows, [is_plain for entry, is_plain in zip(batch, plain, strict=True) for _ in entry.tokens])
+        results: list[list[Chosen]] = []
+        for entry, is_plain in zip(batch, plain, strict=True):
+            if is_plain:
+                results.append([greedy.pop(0) for _ in range(entry.choose)])
+            else:
+                own = np.stack([logits.pop(0) for _ in range(entry.choose)])
+                slot = self._slots[entry.slot]
+                results.append(choose_rows(own, slot.rule, slot.tokens))
+        return results
+
+    def length(self, slot: Slot) -> int:
+        return len(self._slots[slot].tokens)
+
+    def rollback(self, slot: Slot, length: int) -> None:
+        self._slots.cut(slot, length)
+
+    def close(self, slot: Slot) -> None:
+        self._slots.remove(slot)
+
+    def close_threads(self) -> None:
+        """End the threads; the target cannot be used any more."""
+        self._runner.close()
+
+    def _is_plain(self, entry: Rows) -> bool:
+        slot = self._slots[entry.slot]
+        return entry.choose == 0 or is_plain_greedy(slot.rule, len(slot.tokens) - entry.choose + 1)
+
+    def _run(self, rows: list[Row], plain: list[bool]) -> tuple[list[Chosen], list[NDArray[np.float32]]]:
+        """All rows, in as many passes as they need: greedy choices, and logits where more than that is asked."""
+        greedy: list[Chosen] = []
+        logits: list[NDArray[np.float32]] = []
+        for start in range(0, len(rows), MOST_ROWS):
+            part = rows[start : start + MOST_ROWS]
+            result = self._runner.run(part)
+            wanted = [place for place, row in enumerate(part) if row.choose]
+            for number, place in enumerate(wanted):
+                if plain[start + place]:
+                    greedy.append(Chosen(int(result.ids[number]), float(result.margins[number])))
+                else:
+                    logits.append(result.logits[number].copy())
+        return greedy, logits
