@@ -25,7 +25,9 @@ def is_plain_greedy(rule: SamplingRule, first: int) -> bool:
     return rule.greedy and rule.repetition_penalty == 1.0 and first >= rule.suppressed_until
 
 
-def choose_rows(logits: NDArray[np.float32], rule: SamplingRule, history: Sequence[int], bound: float = 0.0) -> list[Chosen]:
+def choose_rows(
+    logits: NDArray[np.float32], rule: SamplingRule, history: Sequence[int], bound: float = 0.0
+) -> list[Chosen]:
     """Choose after each of the last rows of a slot.
 
     logits: [rows, vocabulary], float32, ids without a meaning already at -inf; used up. `history`: all tokens
@@ -47,7 +49,8 @@ def _largest(scores: Floats) -> list[Chosen]:
     ids = scores.argmax(-1)
     best = scores[rows, ids]
     scores[rows, ids] = -math.inf
-    leads = best - scores.max(-1)
+    with np.errstate(invalid="ignore"):  # without any finite score there is no lead: NaN
+        leads = best - scores.max(-1)
     return [Chosen(int(id), float(lead)) for id, lead in zip(ids, leads, strict=True)]
 
 
@@ -93,39 +96,57 @@ def _filter(scaled: Floats, rule: SamplingRule, slack: float) -> tuple[Mask, Mas
     """
     kept = scaled > -math.inf
     doubtful = np.zeros_like(kept)
-    if 0 < rule.top_k < int(kept.sum()):
-        ranked = _descending(scaled)
-        last_in, first_out = scaled[ranked[rule.top_k - 1]], scaled[ranked[rule.top_k]]
-        inside = np.zeros_like(kept)
-        inside[ranked[: rule.top_k]] = True
-        with np.errstate(invalid="ignore"):  # -inf less -inf
-            doubtful |= np.where(inside, scaled - first_out < slack, last_in - scaled < slack) & kept
+    if 0 < rule.top_k < np.count_nonzero(kept):
+        inside, last_in, first_out = _first_k(scaled, rule.top_k)
+        if slack > 0.0:
+            with np.errstate(invalid="ignore"):  # -inf less -inf
+                doubtful |= np.where(inside, scaled - first_out < slack, last_in - scaled < slack) & kept
         kept &= inside
     if rule.top_p < 1.0:
-        masked = np.where(kept, scaled, -math.inf)
-        order = _descending(masked)
-        ordered = masked[order]
-        probabilities = np.exp(ordered - ordered[0])
-        probabilities /= probabilities.sum()
-        if slack > 0.0:
-            near = np.zeros_like(kept)
-            near[order] = _near_top_p(ordered, probabilities, rule.top_p, slack) & (probabilities > 0)
-            doubtful |= near
-        before = probabilities.cumsum() - probabilities
-        outside = np.zeros_like(kept)
-        outside[order] = before >= rule.top_p
-        kept &= ~outside
+        inside, near = _nucleus(np.where(kept, scaled, -math.inf), rule.top_p, slack)
+        doubtful |= near
+        kept &= inside
     if rule.min_p > 0.0:
         distance = scaled - np.where(kept, scaled, -math.inf).max() - math.log(rule.min_p)
-        doubtful |= (np.abs(distance) < slack) & kept
+        if slack > 0.0:
+            doubtful |= (np.abs(distance) < slack) & kept
         kept &= distance >= 0
     return kept, doubtful
+
+
+def _first_k(scaled: Floats, k: int) -> tuple[Mask, float, float]:
+    """The k largest, on a tie the lowest ids; the last score among them, and the first outside. k < vocabulary."""
+    edge = len(scaled) - k
+    parted = np.partition(scaled, (edge - 1, edge))
+    inside = scaled > parted[edge]
+    tied = np.flatnonzero(scaled == parted[edge])
+    inside[tied[: k - np.count_nonzero(inside)]] = True
+    return inside, float(parted[edge]), float(parted[edge - 1])
+
+
+def _nucleus(scaled: Floats, top_p: float, slack: float) -> tuple[Mask, Mask]:
+    """What top-p keeps (Holtzman et al. 2020, arXiv:1904.09751), and which ids are within `slack` of its edge.
+
+    Only ids that may matter are sorted. The others, each below `floor`, have less than half of what lies beyond
+    top-p together: they are outside, and so far behind that no slack brings one of them near the edge.
+    """
+    probabilities = np.exp(scaled - scaled.max())
+    probabilities /= probabilities.sum()
+    floor = (1.0 - top_p - slack / 4) / (2 * len(scaled)) * math.exp(-slack)
+    ids = np.flatnonzero(probabilities >= floor) if floor > 0.0 else np.arange(len(scaled))
+    ids = ids[np.argsort(-scaled[ids], kind="stable")]  # on a tie the lowest first
+    ordered, probabilities = scaled[ids], probabilities[ids]
+    inside, near = np.zeros(len(scaled), np.bool_), np.zeros(len(scaled), np.bool_)
+    inside[ids] = probabilities.cumsum() - probabilities < top_p
+    if slack > 0.0:
+        near[ids] = _near_top_p(ordered, probabilities, top_p, slack) & (probabilities > 0)
+    return inside, near
 
 
 def _near_top_p(ordered: Floats, probabilities: Floats, top_p: float, slack: float) -> Mask:
     """Ranks that noise could move over the edge of top-p: by changing place with others, or the mass before.
 
-    ordered, probabilities: [vocabulary], descending. Differences of logits change by less than `slack`, and
+    ordered, probabilities: [n], descending. Differences of logits change by less than `slack`, and
     then the probability of any set by less than a quarter of it.
     """
     mass = np.concatenate((np.zeros(1), probabilities.cumsum()))
@@ -135,8 +156,3 @@ def _near_top_p(ordered: Floats, probabilities: Floats, top_p: float, slack: flo
     surely_in = mass[perhaps_before] - probabilities + slack / 4 < top_p
     surely_out = mass[surely_before] - slack / 4 >= top_p
     return np.asarray(~(surely_in | surely_out))
-
-
-def _descending(scaled: Floats) -> NDArray[np.intp]:
-    """Ids by falling score, on a tie the lowest first."""
-    return np.argsort(-scaled, kind="stable")

@@ -56,7 +56,9 @@ class EagerTarget:
         self._packed = row_exact_kernels and self._pack(config, packed or {})
         limit = int(config.max_position_embeddings)
         bound = 0.0 if self._packed else TIE_BOUNDS[precision]
-        self._facts = TargetFacts(name, precision, limit, self._packed, bound, digest=digest)
+        way = "row-exact" if self._packed else "stock"
+        kernels = f"{way} torch{torch.__version__} {torch.get_num_threads()} threads"
+        self._facts = TargetFacts(name, precision, limit, self._packed, bound, digest=digest, kernels=kernels)
         self._slots: SlotTable[Cache] = SlotTable(limit)
 
     @property

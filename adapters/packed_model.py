@@ -9,7 +9,6 @@ The file: a header in JSON behind its length, then each array at a multiple of 6
 and no slots.
 """
 
-import mmap
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -179,7 +178,9 @@ class _Source:
             return None
         height = size // len(names) if len(names) == 2 else 0
         sizes = [len(self._named(f"{name}.weight")) for name in names]
-        parts = [np.zeros(rows, np.float32) if one is None else one for one, rows in zip(found, sizes, strict=True)]
+        parts = [
+            np.zeros(rows, np.float32) if one is None else one for one, rows in zip(found, sizes, strict=True)
+        ]
         whole = np.concatenate([np.pad(part, (0, max(0, height - len(part)))) for part in parts])
         return np.pad(whole, (0, -len(whole) % 16)).astype(np.float32)
 
@@ -204,7 +205,7 @@ def save(model: PackedModel, file: Path) -> None:
     places, offset = [], 0
     for name, format, tiles, array in arrays:
         places.append(_Place(name, format, tiles, offset, array.nbytes))
-        offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+        offset += _aligned(array.nbytes)
     header = msgspec.json.encode(_Header(model.shape, model.precision, places))
     with file.open("wb") as stream:
         stream.write(MAGIC + bytes([VERSION]) + len(header).to_bytes(7, "little") + header)
@@ -216,7 +217,7 @@ def save(model: PackedModel, file: Path) -> None:
 
 
 def load(file: Path) -> PackedModel:
-    """Read a packed model into memory of its own, in large pages where the system gives them.
+    """Map a packed model: nothing is read before it is used, and processes share what is in memory.
 
     Raises `ModelReferenceError` if the file is damaged.
     """
@@ -227,21 +228,16 @@ def load(file: Path) -> PackedModel:
             if start[:9] != MAGIC + bytes([VERSION]):
                 raise ValueError("it is not a packed model of this version")
             header = _DECODER.decode(stream.read(size))
-            total = sum(-(-place.size // ALIGNMENT) * ALIGNMENT for place in header.places)
-            memory = _memory(total)
-            stream.seek(_data_start(size))
-            if stream.readinto(memory) != total:
-                raise ValueError("it is cut short")
+        data = np.memmap(file, np.uint8, "r", offset=_data_start(size))
+        if len(data) != sum(_aligned(place.size) for place in header.places):
+            raise ValueError("it is cut short")
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise ModelReferenceError(f"cannot read the packed weights in {file}: {error}") from error
-    return _assembled(header, np.frombuffer(memory, np.uint8))
+    return _assembled(header, np.asarray(data))
 
 
-def _memory(size: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, max(size, _PAGE))
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _data_start(header_size: int) -> int:

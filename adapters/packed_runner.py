@@ -3,13 +3,17 @@
 It knows no slots' ids, no sampling and no vocabulary beyond its size.
 """
 
+import os
 import threading
-from typing import NamedTuple
+import time
+import weakref
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from grimboost.adapters.pace import Pace
 from grimboost.adapters.packed_model import PackedModel
 from grimboost.kernels import decoder as d
 from grimboost.kernels import team
@@ -20,6 +24,16 @@ MOST_ROWS = 64
 
 FIRST_CAPACITY = 256
 """Positions that a new slot has room for; it doubles when they are used."""
+
+
+MOST_THREADS = 8
+"""Threads of a team that nobody has chosen. Measured only up to 2: sections of a small model are short."""
+
+
+def usable_processors() -> int:
+    """Threads for a team that nobody has chosen: one for each processor that this process may run on."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(count, MOST_THREADS)
 
 
 class Row(NamedTuple):
@@ -76,7 +90,7 @@ class Cache:
 
 
 class Runner:
-    """Not for several threads at once."""
+    """Not for several threads at once. Its own threads end with it."""
 
     def __init__(self, model: PackedModel, vocabulary: int, threads: int) -> None:
         self._threads = threads if team.can_have_members() else 1
@@ -92,13 +106,14 @@ class Runner:
         )
         self._buffers = _buffers(model, self._threads)
         self._meetings = 1
+        self._pace = Pace(self._threads)
         team.prepare_team(self._work.team, self._threads)
-        self._members = [
-            threading.Thread(target=self._serve, args=(rank,), name=f"grimboost team {rank}", daemon=True)
-            for rank in range(1, self._threads)
-        ]
-        for member in self._members:
-            member.start()
+        # members hold the arrays, not the runner: so it can be collected, and that ends them
+        arguments = (self._threads, self._shape, self._weights, self._work, self._buffers)
+        for rank in range(1, self._threads):
+            name = f"grimboost team {rank}"
+            threading.Thread(target=d.serve, args=(rank, *arguments), name=name, daemon=True).start()
+        self.close = weakref.finalize(self, _send_home, self._work.team, self._threads)
 
     @property
     def threads(self) -> int:
@@ -116,22 +131,22 @@ class Runner:
         work.wanted[: len(wanted)] = wanted
         work.job[:] = len(rows), len(wanted), self._meetings
         work.counters.fill(0)
-        self._meetings += d.sections(self._shape.layers)
-        team.wake(work.team, self._threads)
-        d.run_pass(0, self._threads, self._shape, self._weights, work, self._buffers)
+        together = self._pace.together(len(rows))
+        threads = self._threads if together else 1
+        begin = time.perf_counter()
+        if together:
+            self._meetings += d.sections(self._shape.layers)
+            team.wake(work.team, threads)
+        d.run_pass(0, threads, self._shape, self._weights, work, self._buffers)
+        self._pace.observe(len(rows), together, time.perf_counter() - begin)
         buffers, count = self._buffers, len(wanted)
         logits = buffers.logits[:count, : self._shape.vocabulary]
         return Result(buffers.ids[:count], buffers.margins[:count], logits)
 
-    def close(self) -> None:
-        """Send the members home."""
-        self._work.team[team.ENDING] = 1
-        team.wake(self._work.team, self._threads)
-        for member in self._members:
-            member.join()
 
-    def _serve(self, rank: int) -> None:
-        d.serve(rank, self._threads, self._shape, self._weights, self._work, self._buffers)
+def _send_home(memory: Any, threads: int) -> None:
+    memory[team.ENDING] = 1
+    team.wake(memory, threads)
 
 
 def _shape(model: PackedModel, vocabulary: int) -> d.Shape:

@@ -5,28 +5,23 @@ pass of k rows gives each row the bits that it has alone, because no kernel comp
 own values, in a fixed order. It knows nothing of bytes and needs neither torch nor transformers.
 """
 
-import os
 from collections.abc import Sequence
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from grimboost.adapters.choice import choose_rows, is_plain_greedy
 from grimboost.adapters.packed_model import PackedModel
-from grimboost.adapters.packed_runner import MOST_ROWS, Cache, Row, Runner
+from grimboost.adapters.packed_runner import MOST_ROWS, Cache, Row, Runner, usable_processors
 from grimboost.adapters.slots import SlotTable
 from grimboost.adapters.target import Chosen, Rows, Slot, TargetFacts
 from grimboost.adapters.vocabulary import Vocabulary
 from grimboost.stages.sampling_rule import SamplingRule
 
 
-def usable_processors() -> int:
-    """Processors that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class PackedTarget:
-    """A packed model with slots. `close_threads` ends its threads."""
+    """A packed model with slots."""
 
     def __init__(
         self,
@@ -41,7 +36,8 @@ class PackedTarget:
         self._vocabulary = vocabulary
         self._runner = Runner(model, len(vocabulary), threads or usable_processors())
         limit = model.shape.positions
-        self._facts = TargetFacts(name, model.precision, limit, row_invariant=True, tie_bound=0.0, digest=digest)
+        kernels = f"packed numba{numba.__version__} {self._runner.threads} threads"
+        self._facts = TargetFacts(name, model.precision, limit, True, 0.0, digest=digest, kernels=kernels)
         self._slots: SlotTable[Cache] = SlotTable(limit)
 
     @property
@@ -73,7 +69,9 @@ class PackedTarget:
             ]
             slot.tokens.extend(entry.tokens)
         plain = [self._is_plain(entry) for entry in batch]
-        greedy, logits = self._run(rows, [is_plain for entry, is_plain in zip(batch, plain, strict=True) for _ in entry.tokens])
+        greedy, logits = self._run(
+            rows, [is_plain for entry, is_plain in zip(batch, plain, strict=True) for _ in entry.tokens]
+        )
         results: list[list[Chosen]] = []
         for entry, is_plain in zip(batch, plain, strict=True):
             if is_plain:
@@ -92,10 +90,6 @@ class PackedTarget:
 
     def close(self, slot: Slot) -> None:
         self._slots.remove(slot)
-
-    def close_threads(self) -> None:
-        """End the threads; the target cannot be used any more."""
-        self._runner.close()
 
     def _is_plain(self, entry: Rows) -> bool:
         slot = self._slots[entry.slot]

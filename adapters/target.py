@@ -15,6 +15,7 @@ from grimboost.stages.sampling_rule import SamplingRule
 Slot = NewType("Slot", int)
 
 Precision = Literal["fp32", "bf16", "int8", "int4"]
+"""How weights are kept. Which of them an adapter offers is its own affair."""
 
 
 class TargetFacts(Struct, frozen=True):
@@ -32,6 +33,8 @@ class TargetFacts(Struct, frozen=True):
     rollback: Literal["trim", "replay"] = "trim"
     digest: str = ""
     """Identifies the weights."""
+    kernels: str = ""
+    """What computes, with versions and threads: passes of other kernels have other times."""
 
 
 class Rows(Struct, frozen=True):

@@ -53,7 +53,7 @@ class ReadWeights:
             self._error = error
 
     def _read(self) -> None:
-        for file in _files(self._directory):
+        for file in weight_files(self._directory):
             for name, tensor in load_file(file).items():
                 if not name.endswith("rotary_emb.inv_freq"):  # in old files; computed, not loaded
                     self.tensors[name] = tensor.to(self._dtype)
@@ -67,7 +67,7 @@ class ReadWeights:
             self.packed["lm_head.weight"] = packed(self.tensors["model.embed_tokens.weight"])
 
 
-def _files(directory: Path) -> list[Path]:
+def weight_files(directory: Path) -> list[Path]:
     """What transformers would read: model.safetensors, else the shards that its index names; no stray files."""
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
     if single.is_file():

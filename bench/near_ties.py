@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=120)
     parser.add_argument("--stock", action="store_true")
     options = parser.parse_args()
-    loaded = load_target(options.target, options.precision, row_exact=not options.stock)
+    loaded = load_target(options.target, options.precision, "stock" if options.stock else "row-exact")
     assert loaded.tokenizer is not None
     changes: dict[int, list[float]] = {rows: [] for rows in BLOCKS}
     margins: list[float] = []

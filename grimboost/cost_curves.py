@@ -5,11 +5,11 @@ other work on the machine only ever adds. It does not know what the numbers are 
 """
 
 import platform
+import re
 import time
 from pathlib import Path
 
 import msgspec
-import torch
 
 from grimboost.adapters.target import Rows, Target
 from grimboost.model_references import Progress
@@ -58,9 +58,8 @@ def kept_or_measured(target: Target, directory: Path, progress: Progress | None 
     A kept one that is far slower than what a pass takes now was measured beside other work: it is made again.
     """
     facts = target.facts
-    machine = f"{platform.machine()}-{torch.get_num_threads()}threads-torch{torch.__version__}"
-    kernels = "row-exact" if facts.row_invariant else "plain"
-    path = directory / f"{facts.digest[:12] or 'unnamed'}-{facts.precision}-{kernels}-{machine}.json"
+    kernels = re.sub(r"[^\w.+-]+", "-", facts.kernels)
+    path = directory / f"{facts.digest[:12] or 'unnamed'}-{facts.precision}-{kernels}-{platform.machine()}.json"
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=CostCurve)
         if single_row(target) > STALE * kept.milliseconds[0]:

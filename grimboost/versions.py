@@ -3,7 +3,7 @@
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-PACKAGES = ("grimboost", "torch", "transformers", "tokenizers", "numpy")
+PACKAGES = ("grimboost", "torch", "transformers", "tokenizers", "numpy", "numba")
 
 
 @cache

@@ -319,7 +319,9 @@ def _rotate_and_store(shape: Any, weights: Any, layer: int, row: Any, qkv: Any) 
     for head in range(shape.kv_heads):
         index = layer * shape.kv_heads + head
         key = qkv[(shape.heads + head) * size : (shape.heads + head + 1) * size]
-        value = qkv[(shape.heads + shape.kv_heads + head) * size : (shape.heads + shape.kv_heads + head + 1) * size]
+        value = qkv[
+            (shape.heads + shape.kv_heads + head) * size : (shape.heads + shape.kv_heads + head + 1) * size
+        ]
         start = index * capacity * size + (position // LANES) * LANES * size + position % LANES
         for place in range(size):
             _write_cache(shape.cache_format, row[KEYS], start + place * LANES, key[place])
@@ -343,7 +345,18 @@ def _attend(shape: Any, buffers: Any, layer: int, row: Any, number: int, head: i
     for tile in range((length + LANES - 1) // LANES):
         place = keys + element * tile * LANES * size
         tile_rows(
-            shape.cache_format, place, query, 4 * size, 32 * size, 0, 0, size // STEP, out + 64 * tile, stride, group, 0
+            shape.cache_format,
+            place,
+            query,
+            4 * size,
+            32 * size,
+            0,
+            0,
+            size // STEP,
+            out + 64 * tile,
+            stride,
+            group,
+            0,
         )
     steps = (length + STEP - 1) // STEP
     scale = np.float32(1.0) / np.sqrt(np.float32(size))
@@ -379,9 +392,7 @@ def run_pass(rank: int, threads: int, shape: Shape, weights: Weights, work: Pass
         row = _claim(counters, section)
     meet(work.team, threads, meeting + section)
     for layer in range(shape.layers):
-        section = _attention_block(
-            rank, threads, shape, weights, work, b, layer, count, meeting, section + 1
-        )
+        section = _attention_block(rank, threads, shape, weights, work, b, layer, count, meeting, section + 1)
         section = _mlp_block(rank, threads, shape, weights, work, b, layer, count, meeting, section + 1)
     section += 1
     head = matrices[4 * shape.layers]

@@ -55,7 +55,13 @@ BLOCK = 8
 STEP = 4
 """Inputs per turn of the loop in formats without groups."""
 
-BYTES_PER_STEP = {Format.F32: 64 * STEP, Format.BF16: 32 * STEP, Format.F16: 32 * STEP, Format.U8: 544, Format.U4: 320}
+BYTES_PER_STEP = {
+    Format.F32: 64 * STEP,
+    Format.BF16: 32 * STEP,
+    Format.F16: 32 * STEP,
+    Format.U8: 544,
+    Format.U4: 320,
+}
 """Bytes that one turn of the loop reads of a tile: `STEP` inputs, or a group."""
 
 QUANTIZED = (Format.U8, Format.U4)
