@@ -6,8 +6,8 @@ It keeps the contract to the letter (limits, lengths, rollback), so that a mista
 import math
 from collections.abc import Callable, Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from grimboost.adapters.choice import choose_rows
 from grimboost.adapters.slots import SlotTable
@@ -16,7 +16,7 @@ from grimboost.adapters.vocabulary import Vocabulary
 from grimboost.stages.sampling_rule import SamplingRule
 
 NextToken = Callable[[Sequence[int]], int]
-NextLogits = Callable[[Sequence[int]], Tensor]
+NextLogits = Callable[[Sequence[int]], NDArray[np.float32]]
 
 
 class ScriptedTarget:
@@ -78,7 +78,7 @@ class ScriptedTarget:
             return []
         if self._logits is None:
             raise ValueError("sampling needs logits")
-        logits = torch.stack([self._logits(prefix) for prefix in prefixes])
+        logits = np.stack([self._logits(prefix) for prefix in prefixes])
         return choose_rows(logits, entry.rule, entry.tokens, self._facts.tie_bound)
 
 

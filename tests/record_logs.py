@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from scripted import (
     END,
     TEXTS,
@@ -22,7 +23,6 @@ from scripted import (
     oracle,
     prompt,
 )
-from torch import Tensor
 
 from grimboost.adapters.drafter import Proposal
 from grimboost.adapters.scripted_target import ScriptedTarget
@@ -68,9 +68,9 @@ def _failing_target() -> Target:
     return target
 
 
-def _logits(prefix: Sequence[int]) -> Tensor:
+def _logits(prefix: Sequence[int]) -> NDArray[np.float32]:
     """The script's token, with a competitor 0.01 behind at every third place: a near-tie."""
-    logits = torch.zeros(len(VOCABULARY))
+    logits = np.zeros(len(VOCABULARY), np.float32)
     chosen = judge()(prefix)
     logits[chosen] = 5.0
     if len(prefix) % 3 == 0:
@@ -89,7 +89,7 @@ def _spelled_out() -> ScriptedTarget:
 
 
 def _sampled() -> ScriptedTarget:
-    return ScriptedTarget(VOCABULARY, logits=lambda prefix: 0.2 * _logits(prefix))
+    return ScriptedTarget(VOCABULARY, logits=lambda prefix: np.float32(0.2) * _logits(prefix))
 
 
 SAMPLING = {"temperature": 0.9, "seed": 7, "max_new_tokens": 30}

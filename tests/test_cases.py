@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tiny_models import (  # noqa: F401
     BYTES,
     DRAFTING_PAYS,
@@ -515,8 +517,8 @@ async def test_g6_a_penalty_sees_what_plain_decoding_would_see(name: str) -> Non
 async def test_g6_a_token_repeated_inside_one_draft_is_penalized_there() -> None:
     """The target loves `a` until it has said it; a draft of three is right once."""
 
-    def logits(prefix: Sequence[int]) -> torch.Tensor:
-        scores = torch.zeros(len(BYTES))
+    def logits(prefix: Sequence[int]) -> NDArray[np.float32]:
+        scores = np.zeros(len(BYTES), np.float32)
         scores[97], scores[98], scores[99] = 5.0, 4.5, 4.2
         return scores
 

@@ -60,7 +60,7 @@ def test_H4_what_a_kept_log_shows_the_client_is_what_was_committed(name: str) ->
         assert (data, done.reason) == EXPECTED[name]
 
 
-@pytest.mark.parametrize("name", ["no-drafter", "lookup", "drafter-failed"])
+@pytest.mark.parametrize("name", ["no-drafter", "lookup", "drafter-failed", "near-ties", "sampled"])
 def test_a_log_made_now_comes_to_the_same_end_as_the_one_kept(name: str, tmp_path: Path) -> None:
     path = tmp_path / "now.grimlog"
     run(lambda: record(name, path))

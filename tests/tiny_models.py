@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from grimboost.adapters.eager_target import EagerTarget
@@ -84,13 +84,13 @@ def tiny_target(precision: Precision = "fp32", exact: bool = True, **shape: Any)
     return EagerTarget(tiny_llama(precision, **shape), BYTES, "tiny", precision, exact)
 
 
-def noise_logits(size: int = len(BYTES), spread: float = 3.0) -> Callable[[Sequence[int]], Tensor]:
+def noise_logits(size: int = len(BYTES), spread: float = 3.0) -> Callable[[Sequence[int]], NDArray[np.float32]]:
     """Logits that look random and are a function of the prefix."""
 
     @functools.lru_cache(4096)
-    def of(key: bytes) -> Tensor:
+    def of(key: bytes) -> NDArray[np.float32]:
         noise = np.random.Generator(np.random.Philox(zlib.crc32(key))).normal(0.0, spread, size)
-        return torch.from_numpy(noise.astype(np.float32))
+        return noise.astype(np.float32)
 
     return lambda prefix: of(array("l", prefix).tobytes())
 

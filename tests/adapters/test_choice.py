@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from tiny_models import BYTES
-from torch import Tensor
 from transformers.generation import logits_process
 
 from grimboost.adapters.choice import _filter, _penalize, choose_rows
@@ -19,18 +19,19 @@ from grimboost.adapters.target import Chosen, Rows
 from grimboost.stages.sampling_rule import SamplingRule
 
 GREEDY = SamplingRule()
+Logits = NDArray[np.float32]
 
 
 def choose(
-    logits: Tensor, rule: SamplingRule = GREEDY, prefix: tuple[int, ...] = (0,), bound: float = 0.0
+    logits: Logits, rule: SamplingRule = GREEDY, prefix: tuple[int, ...] = (0,), bound: float = 0.0
 ) -> Chosen:
     """One row behind `prefix`."""
-    [chosen] = choose_rows(logits.clone()[None], rule, prefix, bound)
+    [chosen] = choose_rows(logits.copy()[None], rule, prefix, bound)
     return chosen
 
 
-def noise(seed: int, size: int = 50, spread: float = 2.0) -> Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).normal(0.0, spread, size).astype(np.float32))
+def noise(seed: int, size: int = 50, spread: float = 2.0) -> Logits:
+    return np.random.default_rng(seed).normal(0.0, spread, size).astype(np.float32)
 
 
 # ---------------------------------------------------------------- ties
@@ -38,7 +39,7 @@ def noise(seed: int, size: int = 50, spread: float = 2.0) -> Tensor:
 
 @pytest.mark.parametrize("size", [10, 300, 5000])
 def test_g1_of_equal_logits_the_lowest_id_wins(size: int) -> None:
-    logits = torch.zeros(size)
+    logits = np.zeros(size, np.float32)
     logits[7] = logits[9] = 5.0  # the output row of 7 is duplicated as 9
     assert choose(logits) == Chosen(7, 0.0)
     rule = SamplingRule(suppressed=(7,), suppressed_until=10)
@@ -46,22 +47,22 @@ def test_g1_of_equal_logits_the_lowest_id_wins(size: int) -> None:
 
 
 def test_g1_a_duplicated_output_row_is_a_tie_that_the_lower_id_wins_in_every_split() -> None:
-    weights = torch.from_numpy(np.random.default_rng(3).normal(size=(len(BYTES), 8)).astype(np.float32))
-    weights[7] = weights[9] = 3.0 * weights.abs().amax(0)
-    rows = torch.from_numpy(np.abs(np.random.default_rng(4).normal(size=(6, 8))).astype(np.float32))
+    weights = np.random.default_rng(3).normal(size=(len(BYTES), 8)).astype(np.float32)
+    weights[7] = weights[9] = 3.0 * np.abs(weights).max(0)
+    rows = np.abs(np.random.default_rng(4).normal(size=(6, 8))).astype(np.float32)
     logits = rows @ weights.T
-    together = choose_rows(logits.clone(), GREEDY, range(6))
+    together = choose_rows(logits.copy(), GREEDY, range(6))
     assert [(one.id, one.margin) for one in together] == [(7, 0.0)] * 6
     assert together == [choose(logits[row], prefix=tuple(range(row + 1))) for row in range(6)]
 
 
 def test_top_k_keeps_exactly_k_and_of_equal_ones_the_lowest_ids() -> None:
-    kept, _ = _filter(torch.tensor([1.0, 2.0, 1.0, 1.0]).double(), SamplingRule(temperature=1.0, top_k=2), 0.0)
+    kept, _ = _filter(np.array([1.0, 2.0, 1.0, 1.0]), SamplingRule(temperature=1.0, top_k=2), 0.0)
     assert kept.tolist() == [True, True, False, False]
 
 
 def test_without_a_competitor_the_margin_is_infinite() -> None:
-    logits = torch.full((4,), -math.inf)
+    logits = np.full(4, -math.inf, np.float32)
     logits[2] = 1.0
     assert choose(logits) == Chosen(2, math.inf)
     assert choose(logits, SamplingRule(temperature=1.0)) == Chosen(2, math.inf)
@@ -81,10 +82,10 @@ def test_a_temperature_near_zero_is_greedy(temperature: float) -> None:
 # ---------------------------------------------------------------- filters and penalty, against transformers
 
 
-def reference(logits: Tensor, rule: SamplingRule, prefix: tuple[int, ...]) -> Tensor:
+def reference(logits: Logits, rule: SamplingRule, prefix: tuple[int, ...]) -> NDArray[np.float64]:
     """transformers' own processors in its order. Shape: [vocabulary], float64."""
     ids = torch.tensor([prefix])
-    scores = logits[None]
+    scores = torch.from_numpy(logits.copy())[None]
     if rule.repetition_penalty != 1.0:
         scores = logits_process.RepetitionPenaltyLogitsProcessor(rule.repetition_penalty)(ids, scores)
     scores = logits_process.TemperatureLogitsWarper(rule.temperature)(ids, scores.double())
@@ -94,7 +95,7 @@ def reference(logits: Tensor, rule: SamplingRule, prefix: tuple[int, ...]) -> Te
         scores = logits_process.TopPLogitsWarper(rule.top_p)(ids, scores)
     if rule.min_p:
         scores = logits_process.MinPLogitsWarper(rule.min_p)(ids, scores)
-    return scores[0]
+    return np.asarray(scores[0].numpy(), np.float64)
 
 
 @pytest.mark.parametrize(
@@ -118,20 +119,20 @@ def test_filters_keep_what_those_of_transformers_keep(options: dict[str, Any]) -
         logits, prefix = noise(seed), tuple(np.random.default_rng(seed).integers(0, 50, 12).tolist())
         want = reference(logits, rule, prefix)
         scores = _penalize(logits, rule, prefix)
-        kept, _ = _filter(scores.double() / rule.temperature, rule, 0.0)
+        kept, _ = _filter(scores.astype(np.float64) / rule.temperature, rule, 0.0)
         assert kept.tolist() == (want > -math.inf).tolist()
-        torch.testing.assert_close(scores.double()[kept] / rule.temperature, want[kept])
+        np.testing.assert_allclose(scores.astype(np.float64)[kept] / rule.temperature, want[kept])
 
 
 def test_g6_each_row_is_penalized_for_exactly_its_prefix() -> None:
-    logits = torch.tensor([[4.0, 3.8, 3.6, 0.0]]).repeat(4, 1)
+    logits = np.array([[4.0, 3.8, 3.6, 0.0]] * 4, np.float32)
     rule = SamplingRule(repetition_penalty=1.3)
-    assert [one.id for one in choose_rows(logits.clone(), rule, (3, 0, 1, 0))] == [0, 1, 2, 2]
-    assert [one.id for one in choose_rows(logits[:2].clone(), rule, (3, 0, 0))] == [1, 1]
+    assert [one.id for one in choose_rows(logits.copy(), rule, (3, 0, 1, 0))] == [0, 1, 2, 2]
+    assert [one.id for one in choose_rows(logits[:2].copy(), rule, (3, 0, 0))] == [1, 1]
 
 
 def test_g6_suppressed_ids_come_back_at_their_position() -> None:
-    logits = torch.tensor([[0.0, 9.0, 5.0]]).repeat(4, 1)
+    logits = np.array([[0.0, 9.0, 5.0]] * 4, np.float32)
     rule = SamplingRule(suppressed=(1,), suppressed_until=4)
     assert [one.id for one in choose_rows(logits, rule, (0, 0, 0, 0, 0))] == [2, 2, 1, 1]
 
@@ -144,11 +145,12 @@ def test_g6_suppressed_ids_come_back_at_their_position() -> None:
 )
 def test_g5_samples_have_the_distribution_of_the_softmax(draws: int, options: dict[str, Any]) -> None:
     rule = SamplingRule(**{"temperature": 1.0, "seed": 7} | options)
-    logits = torch.tensor([1.0, 0.2, 2.0, -1.0, 0.7])
+    logits = np.array([1.0, 0.2, 2.0, -1.0, 0.7], np.float32)
     counts = np.zeros(5)
-    for chosen in choose_rows(logits.expand(draws, 5), rule, (0,) * draws):
+    for chosen in choose_rows(np.broadcast_to(logits, (draws, 5)), rule, (0,) * draws):
         counts[chosen.id] += 1
-    expected = reference(logits, rule, (0,)).softmax(-1).numpy() * draws
+    weights = np.exp(reference(logits, rule, (0,)))
+    expected = weights / weights.sum() * draws
     assert counts[expected == 0].sum() == 0
     alive = expected > 0
     chi_square = (((counts - expected) ** 2)[alive] / expected[alive]).sum()
@@ -158,7 +160,7 @@ def test_g5_samples_have_the_distribution_of_the_softmax(draws: int, options: di
 
 
 def test_g5_neighbouring_seeds_and_positions_are_independent_draws() -> None:
-    logits = torch.zeros(1000)
+    logits = np.zeros(1000, np.float32)
     ids = {
         choose(logits, SamplingRule(temperature=1.0, seed=seed), (0,) * place).id
         for seed in (5, 6)
@@ -188,11 +190,11 @@ LOGITS = st.lists(
 def test_a_change_of_less_than_half_the_margin_changes_no_choice(values: list[float], rule: SamplingRule) -> None:
     """Whatever pulls hardest: the chosen id down, a rival up, all others up, down or not at all."""
     bound = 0.4
-    logits = torch.tensor(values)
+    logits = np.array(values, np.float32)
     chosen = choose(logits, rule, (0, 1), bound)
     reach = 0.999 * min(chosen.margin, bound) / 2
     for rival, others in itertools.product(set(range(len(values))) - {chosen.id}, (-reach, 0.0, reach)):
-        moved = logits + others
+        moved = logits + np.float32(others)
         moved[chosen.id] = logits[chosen.id] - reach
         moved[rival] = logits[rival] + reach
         assert choose(moved, rule, (0, 1), bound).id == chosen.id

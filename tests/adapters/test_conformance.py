@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
@@ -136,7 +137,7 @@ class Wrong(ScriptedTarget):
     def _chosen(self, slot: Slot, tokens: Sequence[int], rows: int, rule: SamplingRule) -> list[Chosen]:
         """Choices after the last `rows` of `tokens`, by the adapter's own idea of a choice."""
         prefixes = [tokens[: len(tokens) - rows + 1 + row] for row in range(rows)]
-        return choose_rows(torch.stack([self._logits(prefix) for prefix in prefixes]), rule, tokens)
+        return choose_rows(np.stack([self._logits(prefix) for prefix in prefixes]), rule, tokens)
 
     def _feed(self, rows: Rows) -> list[Chosen]:
         entry = self._slots[rows.slot]
@@ -191,9 +192,12 @@ class LastWins(Wrong):
     def _chosen(self, slot: Slot, tokens: Sequence[int], rows: int, rule: SamplingRule) -> list[Chosen]:
         size = len(BYTES)
         prefixes = [tokens[: len(tokens) - rows + 1 + row] for row in range(rows)]
-        logits = torch.stack([self._logits(prefix) for prefix in prefixes])
+        logits = np.stack([self._logits(prefix) for prefix in prefixes])
         logits[:, 9] = logits[:, 3] = 20.0
-        return [replace(one, id=size - 1 - one.id) for one in choose_rows(logits.flip(-1), _flipped(rule), tokens)]
+        return [
+            replace(one, id=size - 1 - one.id)
+            for one in choose_rows(logits[:, ::-1].copy(), _flipped(rule), tokens)
+        ]
 
 
 def _flipped(rule: SamplingRule) -> SamplingRule:
@@ -221,7 +225,7 @@ class ForgetsThePrompt(Wrong):
             seen = replace(rule, suppressed=(), suppressed_until=0)
             if len(prefix) < rule.suppressed_until:
                 seen = replace(rule, suppressed_until=10**9)
-            chosen += choose_rows(self._logits(prefix)[None].clone(), seen, prefix[start:])
+            chosen += choose_rows(self._logits(prefix)[None].copy(), seen, prefix[start:])
         return chosen
 
 
@@ -233,7 +237,7 @@ class ForgetsThePenalty(Wrong):
 class PenalizesWhatIsDraftedLater(Wrong):
     def _chosen(self, slot: Slot, tokens: Sequence[int], rows: int, rule: SamplingRule) -> list[Chosen]:
         prefixes = [tokens[: len(tokens) - rows + 1 + row] for row in range(rows)]
-        return [choose_rows(self._logits(prefix)[None].clone(), rule, tokens)[0] for prefix in prefixes]
+        return [choose_rows(self._logits(prefix)[None].copy(), rule, tokens)[0] for prefix in prefixes]
 
 
 class ForgetsTheMinimum(Wrong):
