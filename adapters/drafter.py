@@ -5,7 +5,7 @@ A drafter makes one session per generation. A session is used from one thread, i
 leaves no trace other than what the session itself learned from it.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -43,4 +43,17 @@ class Drafter(Protocol):
 
     def begin(self) -> DraftSession:
         """A session without any committed byte."""
+        ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A drafter that also learns from what generations came to. Called in the thread of its sessions."""
+
+    def remember(self, prompt: bytes, output: bytes) -> None:
+        """A generation has ended, or was cancelled, with this output; its session is not used any more."""
+        ...
+
+    def settle(self) -> None:
+        """The engine is being left, and waits until this has brought to an end what it has begun."""
         ...

@@ -1,44 +1,65 @@
-"""The lookup drafter: continue as the text continued the last time it read like this.
+"""The lookup drafter: continue as a text continued the last time it read like this.
 
 Prompt lookup (Saxena 2023) on bytes and over prompt plus output: the longest suffix that occurred before,
-found by a suffix automaton, and the bytes that followed it. Candidates are ranked by match length, then by
-recency; of the few best, the one whose stated confidence is highest is proposed. Confidence is learned from
-what was accepted at that match length, byte by byte: a match of length n that goes on right becomes one of
+found by a suffix automaton, and the bytes that followed it. With a datastore also over earlier generations
+(retrieval, REST: He et al. 2023, arXiv:2311.08252). Candidates are ranked by match length, then by recency; of
+the few best, the one whose stated confidence is highest is proposed. Confidence is learned from what was accepted
+at that match length, byte by byte, for each kind of match: one of length n that goes on right becomes one of
 length n + 1. It knows no target, and tokens only as words of its own.
 """
 
 import math
 import re
 
+from msgspec import Struct
+
+from grimboost.adapters.datastore import Datastore
 from grimboost.adapters.drafter import DraftSession, Proposal
+from grimboost.adapters.text_index import LONGEST, Text
 from grimboost.messages import DraftToken
-from grimboost.stages.suffix_automaton import Match, SuffixAutomaton
+from grimboost.stages.suffix_automaton import SuffixAutomaton
 
 CANDIDATES = 4
 MINIMUM_MATCH = 2
+MINIMUM_STORED_MATCH = 4
 _WORDS = re.compile(rb"[ \t]?[A-Za-z_\x80-\xff]+|\d|\s+|[^\sA-Za-z_\x80-\xff\d]+")
 
 
 class LookupDrafter:
-    """Sessions share what was learned about match lengths; the texts are each generation's own."""
+    """Sessions share what was learned about match lengths, and the datastore if there is one."""
 
     name = "lookup"
 
-    def __init__(self) -> None:
+    def __init__(self, datastore: Datastore | None = None) -> None:
+        self.datastore = datastore
         self.confidence = MatchConfidence()
+        self.stored_confidence = MatchConfidence()
+        self.opening_confidence = MatchConfidence()
 
     def begin(self) -> DraftSession:
-        return LookupSession(self.confidence)
+        return LookupSession(self)
+
+    def remember(self, prompt: bytes, output: bytes) -> None:
+        if self.datastore and output:
+            self.datastore.add(prompt, output)
+
+    def settle(self) -> None:
+        if self.datastore:
+            self.datastore.settle()
 
 
 class MatchConfidence:
-    """Probability that the next byte is right, by match length: counts of right and wrong, with a prior."""
+    """Probability that the next byte is right, by match length: counts of right and wrong, with a prior.
 
-    LONGEST = 64
+    Lengths count one by one up to `EACH`, then by doubling.
+    """
+
+    EACH = 64
     PRIOR_WEIGHT = 20.0
 
     def __init__(self) -> None:
-        lengths = range(self.LONGEST + 1)
+        doublings = range(self._place(LONGEST) - self.EACH + 1)
+        lengths = [*range(self.EACH), *(self.EACH << power for power in doublings)]
         self._right = [self.PRIOR_WEIGHT * self._prior(length) for length in lengths]
         self._seen = [self.PRIOR_WEIGHT] * len(lengths)
 
@@ -47,14 +68,20 @@ class MatchConfidence:
         """A guess until there are counts: half right after a bare letter, 99 of 100 after a sentence."""
         return 1.0 - 0.5 / math.pow(1.0 + length / 3.0, 1.5)
 
+    @classmethod
+    def _place(cls, length: int) -> int:
+        if length < cls.EACH:
+            return length
+        return cls.EACH + (min(length, LONGEST) // cls.EACH).bit_length() - 1
+
     def byte(self, length: int) -> float:
         """P(next byte right | match of `length` bytes)."""
-        place = min(length, self.LONGEST)
+        place = self._place(length)
         return self._right[place] / self._seen[place]
 
     def observe(self, length: int, right: bool) -> None:
         """The byte behind a match of `length` bytes was the target's, or not."""
-        place = min(length, self.LONGEST)
+        place = self._place(length)
         self._seen[place] += 1.0
         self._right[place] += right
         if self._seen[place] > 2000.0:  # forget slowly, texts change
@@ -62,69 +89,119 @@ class MatchConfidence:
             self._right[place] /= 2.0
 
 
+class _Candidate(Struct):
+    """A place to copy from: what stands before offset `start` of `text` matches by `length` bytes."""
+
+    confidence: MatchConfidence
+    length: int
+    text: bytes | bytearray
+    start: int
+    stored: Text | None = None  # else it is the session's own text, which grows
+
+    @property
+    def promise(self) -> tuple[float, int]:
+        return self.confidence.byte(self.length), self.length
+
+    def copy(self, limit: int) -> bytes:
+        """Bytes of the text from `start` on; a match in the own text that overlaps its continuation repeats it."""
+        data = bytes(self.text[self.start : self.start + limit])
+        if self.stored or not data or len(data) == limit:
+            return data
+        return (data * -(-limit // len(data)))[:limit]
+
+    def whole(self, limit: int) -> bool:
+        """Whether `copy` ends where a stored output ended."""
+        return self.stored is not None and self.start + limit >= len(self.text)
+
+
 class LookupSession:
     """One text and the proposal that stands behind it."""
 
-    def __init__(self, confidence: MatchConfidence) -> None:
+    def __init__(self, drafter: LookupDrafter) -> None:
+        self._drafter = drafter
         self._automaton = SuffixAutomaton()
-        self._confidence = confidence
         self._standing = b""  # the latest proposal from the end of the text on
-        self._matched = 0  # match length at the beginning of `_standing`
-        self._source = 0  # offset in the text that `_standing` was copied from
+        self._source: _Candidate | None = None  # what `_standing` was copied from
+        self._prompt: int | None = None  # length of what came first
 
     def extend(self, committed: bytes) -> None:
         self._learn(committed)
         self._automaton.extend(committed)
+        if self._prompt is None:
+            self._prompt = len(committed)
 
     def propose(self, ahead: bytes, limit: int) -> Proposal:
         if ahead:
             return self._continue(ahead, limit)
-        best = max(self._candidates(), key=self._promise, default=None)
-        if best is None:
-            self._standing = b""
-            return Proposal()
-        self._matched, self._source = best.length, best.end
-        self._standing = self._copy(best.end, limit)
-        return self._proposal(self._standing, self._matched)
+        self._standing = b""
+        self._source = max(
+            (*self._own_candidates(), *self._stored_candidates()), key=lambda one: one.promise, default=None
+        )
+        return self._proposal(0, limit)
 
-    def _candidates(self) -> list[Match]:
-        return [match for match in self._automaton.matches(CANDIDATES) if match.length >= MINIMUM_MATCH]
+    def _own_candidates(self) -> list[_Candidate]:
+        text, confidence = self._automaton.text, self._drafter.confidence
+        return [
+            _Candidate(confidence, match.length, text, match.end)
+            for match in self._automaton.matches(CANDIDATES)
+            if match.length >= MINIMUM_MATCH
+        ]
 
-    def _promise(self, match: Match) -> tuple[float, int]:
-        return self._confidence.byte(match.length), match.length
+    def _stored_candidates(self) -> list[_Candidate]:
+        """From the datastore. Where all of the text matches, the same prompt was answered before.
+
+        Right behind the prompt the match is mostly the chat template's, which tells nothing of how the answer
+        begins; so these are judged apart.
+        """
+        drafter, text = self._drafter, self._automaton.text
+        if not drafter.datastore:
+            return []
+        apart = drafter.opening_confidence if len(text) == self._prompt else drafter.stored_confidence
+        found = []
+        for match in drafter.datastore.matches(bytes(text[-LONGEST:]), CANDIDATES):
+            place = match.text.data, match.end, match.text
+            if match.length == min(len(text), LONGEST):
+                found.append(_Candidate(drafter.stored_confidence, LONGEST, *place))
+            elif match.length >= MINIMUM_STORED_MATCH:
+                found.append(_Candidate(apart, match.length, *place))
+        return found
 
     def _continue(self, ahead: bytes, limit: int) -> Proposal:
         """Go on copying behind a candidate that still stands."""
         if not self._standing.startswith(ahead):
             return Proposal()
-        whole = self._copy(self._source, len(ahead) + limit)
-        self._standing = whole
-        return self._proposal(whole[len(ahead) :], self._matched + len(ahead))
+        return self._proposal(len(ahead), limit)
 
-    def _copy(self, start: int, limit: int) -> bytes:
-        """Bytes of the text from `start` on; a match that overlaps its own continuation repeats it."""
-        period = bytes(self._automaton.text[start : start + limit])
-        if not period:
-            return b""
-        return (period * -(-limit // len(period)))[:limit] if start + limit > len(self._automaton.text) else period
-
-    def _proposal(self, data: bytes, matched: int) -> Proposal:
-        tokens = []
+    def _proposal(self, skip: int, limit: int) -> Proposal:
+        """At most `limit` bytes of the source behind the `skip` bytes that are drafted already."""
+        source = self._source
+        if source is None:
+            return Proposal()
+        self._standing = source.copy(skip + limit)
+        data, tokens = self._standing[skip:], []
         for word in _WORDS.finditer(data):
             confidence = 1.0
             for place in range(word.start(), word.end()):
-                confidence *= self._confidence.byte(matched + place)
+                confidence *= source.confidence.byte(source.length + skip + place)
             tokens.append(DraftToken(word.end() - word.start(), confidence))
-        return Proposal(data, tuple(tokens))
+        return Proposal(data, tuple(tokens), source.whole(skip + limit))
 
     def _learn(self, committed: bytes) -> None:
         """Compare the standing proposal with what became final."""
-        standing = self._standing
-        for place, (drafted, right) in enumerate(zip(standing, committed, strict=False)):
-            self._confidence.observe(self._matched + place, drafted == right)
-            if drafted != right:
-                self._standing = b""
-                return
-        size = min(len(standing), len(committed))
-        self._standing, self._matched = standing[size:], self._matched + size
-        self._source += size
+        source, standing = self._source, self._standing
+        if source is None:
+            return
+        right = 0
+        for drafted, final in zip(standing, committed, strict=False):
+            source.confidence.observe(source.length + right, drafted == final)
+            if drafted != final:
+                break
+            right += 1
+        if right and source.stored and self._drafter.datastore:
+            self._drafter.datastore.use(source.stored)
+        if right < min(len(standing), len(committed)):
+            self._standing, self._source = b"", None
+            return
+        self._standing = standing[right:]
+        source.length += right
+        source.start += right

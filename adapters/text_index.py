@@ -103,7 +103,7 @@ class TextIndex:
         key = int.from_bytes(padded[-KEY:], "little")
         shared = [segment.shared(key) for segment in self._segments]
         best = max(shared, default=0)
-        if best == 0:
+        if best == 0 or not context:
             return []
         places = [
             (segment, segment.sharing(key, best))

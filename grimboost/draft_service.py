@@ -1,7 +1,8 @@
 """What the drafter's worker runs: sessions of all generations, and the cut of their bytes into spans.
 
 A drafter that raises answers `DraftFailed` for that one generation. Bytes become presumptive target tokens
-here, beside the model, so that the pure stages need no vocabulary. It knows no epochs; it echoes them.
+here, beside the model, so that the pure stages need no vocabulary. A drafter that remembers is told what ended
+generations came to. It knows no epochs; it echoes them.
 """
 
 import time
@@ -9,10 +10,11 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from grimboost import messages as m
-from grimboost.adapters.drafter import Drafter, DraftSession, Proposal
+from grimboost.adapters.drafter import Drafter, DraftSession, Proposal, Remembering
 from grimboost.adapters.segmentation import TAIL_BYTES, Piece, Segmenter
 from grimboost.diagnostics import get_logger
 from grimboost.worker import Job, Lease
@@ -20,8 +22,15 @@ from grimboost.worker import Job, Lease
 log = get_logger(__name__)
 
 
+class Ended(Struct, frozen=True):
+    """What a generation came to. No message: the shell says it when the stages have ended, and nobody answers."""
+
+    prompt: bytes
+    output: bytes
+
+
 class DraftService:
-    """Answers `DraftRequested`."""
+    """Answers `DraftRequested`, and takes `Ended`."""
 
     def __init__(self, drafter: Drafter, segmenter: Segmenter) -> None:
         self._drafter = drafter
@@ -29,10 +38,29 @@ class DraftService:
         self._texts: WeakKeyDictionary[Lease, _Text] = WeakKeyDictionary()
 
     def handle(self, jobs: Sequence[Job]) -> list[tuple[Lease, m.Message]]:
-        return [(job.lease, self._answer(job.lease, job.request)) for job in jobs]
+        """Those who wait for a draft come first."""
+        answers: list[tuple[Lease, m.Message]] = [
+            (job.lease, self._answer(job.lease, job.request)) for job in jobs if not isinstance(job.request, Ended)
+        ]
+        for job in jobs:
+            if isinstance(job.request, Ended):
+                self._remember(job.request)
+        return answers
 
     def close(self) -> None:
         self._texts.clear()
+        if isinstance(self._drafter, Remembering):
+            try:
+                self._drafter.settle()
+            except BaseException as error:
+                log.warning("drafter did not settle", drafter=self._drafter.name, error=repr(error))
+
+    def _remember(self, ended: Ended) -> None:
+        if isinstance(self._drafter, Remembering):
+            try:
+                self._drafter.remember(ended.prompt, ended.output)
+            except BaseException as error:
+                log.warning("drafter forgets a generation", drafter=self._drafter.name, error=repr(error))
 
     def _answer(self, lease: Lease, request: m.DraftRequested) -> m.DraftReturned | m.DraftFailed:
         begin = time.perf_counter()
