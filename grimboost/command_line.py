@@ -42,6 +42,14 @@ def cli() -> None:
     help="What proposes bytes: a lookup in prompt and output, or nothing.",
 )
 @click.option(
+    "--datastore",
+    default="none",
+    metavar="FILE",
+    show_default=True,
+    help="Draft from the answers in FILE too, and keep this one there: the end of the prompt and the output, "
+    "as they are, readable for you only.",
+)
+@click.option(
     "--mode",
     type=click.Choice(["strict"]),
     default="strict",

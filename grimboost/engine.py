@@ -15,13 +15,14 @@ from typing import Unpack
 
 import anyio
 import anyio.abc
+from anyio.to_thread import run_sync
 from msgspec import Struct
 
 from grimboost import messages as m
-from grimboost.adapters.drafter import Drafter
+from grimboost.adapters.drafter import Drafter, Remembering
 from grimboost.adapters.target import Precision
 from grimboost.diagnostics import get_logger
-from grimboost.draft_service import DraftService
+from grimboost.draft_service import DraftService, Ended
 from grimboost.errors import MisuseError
 from grimboost.generation import Generation, Request
 from grimboost.loading import LoadedTarget, load_target, make_drafter
@@ -31,7 +32,7 @@ from grimboost.parameters import Options, Parameters, parameters
 from grimboost.resolution import resolve_stages
 from grimboost.target_service import TargetService
 from grimboost.versions import versions
-from grimboost.worker import Worker, WorkerStatistics
+from grimboost.worker import Job, Lease, Worker, WorkerStatistics
 
 log = get_logger(__name__)
 
@@ -59,10 +60,14 @@ class Engine:
         drafter: Drafter | str | None = "lookup",
         capacity: int = CAPACITY,
         worker: Worker | None = None,
+        datastore: Path | str | None = "memory",
     ) -> None:
-        """`worker`: the one that loaded the target, already started; without it one is made."""
+        """`worker`: the one that loaded the target, already started; without it one is made.
+
+        `datastore` as for `load`.
+        """
         self.loaded = loaded
-        self.drafter = make_drafter(drafter) if isinstance(drafter, str) else drafter
+        self.drafter = make_drafter(drafter, datastore)
         self._capacity = capacity
         self._target = worker or Worker("target", lambda: TargetService(loaded.target))
         self._workers = [self._target]
@@ -83,16 +88,21 @@ class Engine:
         *,
         precision: Precision = "fp32",
         drafter: Drafter | str | None = "lookup",
+        datastore: Path | str | None = "memory",
         row_exact: bool = True,
         progress: Progress | None = None,
     ) -> "Engine":
         """Fetch, convert and load what is needed, in the thread that will run the target.
 
+        `datastore` is where the drafter `lookup` keeps earlier answers, with the end of the prompt before each,
+        to draft from them: `"memory"`, bounded and for this engine only; a file, which other runs use too and
+        which holds them in the clear; None or `"none"`, nowhere. Outputs never depend on it; how fast one comes
+        can tell that it was given before.
+
         `row_exact=False` uses transformers' own kernels, with near-ties re-checked. Raises
         `ModelReferenceError` (what is wrong with the target, and what to do) or `MisuseError`.
         """
-        if isinstance(drafter, str):
-            make_drafter(drafter)  # a wrong name is refused before a model is loaded
+        made = await run_sync(make_drafter, drafter, datastore)  # refused before a model is loaded, if it is wrong
         loaded: list[LoadedTarget] = []
 
         def make() -> TargetService:
@@ -101,7 +111,7 @@ class Engine:
 
         worker = Worker("target", make)
         await worker.start()
-        return cls(loaded[0], drafter, worker=worker)
+        return cls(loaded[0], made, worker=worker)
 
     # ------------------------------------------------------------ life
 
@@ -140,7 +150,9 @@ class Engine:
             # the caller's own error is not the group's: it goes on as it is, not inside an ExceptionGroup
             await tasks.__aexit__(None, None, None)
         with anyio.CancelScope(deadline=deadline, shield=True):
-            await self._target.ended()  # not the drafter: it may be anyone's code and hang
+            await self._target.ended()
+            if self._drafter is not None and isinstance(self.drafter, Remembering):
+                await self._drafter.ended()  # it may still be writing; others may be anyone's code and hang
 
     async def _end_generations(self) -> None:
         for generation in tuple(self._generations):
@@ -225,6 +237,14 @@ class Engine:
             await generation.run()
         finally:
             self._generations.discard(generation)
+            self._remember(generation)
+
+    def _remember(self, generation: Generation) -> None:
+        """Tell a drafter that wants to know what the generation came to, however it ended."""
+        if self._drafter is not None and isinstance(self.drafter, Remembering):
+            request = generation.request
+            ended = Ended(request.prompt.prompt, generation.result.data)
+            self._drafter.submit(Job(Lease(request.run, lambda _: None), ended, always=True))
 
     def _request(self, prompt: str | Sequence[int], params: Parameters) -> tuple[Request, LogHeader]:
         loaded = self.loaded

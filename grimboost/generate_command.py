@@ -33,6 +33,7 @@ class GenerateOptions(Struct, frozen=True, forbid_unknown_fields=True):
     target: str
     precision: Literal["fp32", "bf16"]
     drafter: str
+    datastore: str
     mode: Literal["strict"]
     chat_template: Literal["native", "none"]
     system: str | None
@@ -92,7 +93,11 @@ async def _answer(options: GenerateOptions, params: Parameters, terminal: Termin
     with anyio.CancelScope() as loading:
         stop.call = loading.cancel
         engine = await Engine.load(
-            options.target, precision=options.precision, drafter=options.drafter, progress=terminal.step
+            options.target,
+            precision=options.precision,
+            drafter=options.drafter,
+            datastore=options.datastore,
+            progress=terminal.step,
         )
     if loading.cancel_called:
         raise KeyboardInterrupt

@@ -6,6 +6,7 @@ Everything here blocks; the engine calls it in a thread. It knows nothing of gen
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from grimboost.adapters.drafter import Drafter
@@ -76,12 +77,18 @@ def load_target(
     return LoadedTarget(target, curve, tokenizer, segmenter, end_ids)
 
 
-def make_drafter(name: str) -> Drafter | None:
-    """A drafter by name; None for `none`."""
-    if name == "none":
-        return None
-    if name == "lookup":
+def make_drafter(drafter: Drafter | str | None, datastore: Path | str | None = "memory") -> Drafter | None:
+    """A drafter by name, or as it is; None for `none`. `datastore` as for `open_datastore`.
+
+    Raises `MisuseError` for an unknown name, and for a file that cannot be a datastore, or would serve nobody.
+    """
+    if drafter == "lookup":
+        from grimboost.adapters.datastore import open_datastore
         from grimboost.adapters.lookup_drafter import LookupDrafter
 
-        return LookupDrafter()
-    raise MisuseError(f"drafter is {name!r}; known are {', '.join(DRAFTERS)}")
+        return LookupDrafter(open_datastore(datastore))
+    if isinstance(drafter, str) and drafter not in DRAFTERS:
+        raise MisuseError(f"drafter is {drafter!r}; known are {', '.join(DRAFTERS)}")
+    if datastore not in {"memory", "none", None}:
+        raise MisuseError(f"the datastore {datastore} would serve nobody; it belongs to the drafter 'lookup'")
+    return None if isinstance(drafter, str) else drafter
