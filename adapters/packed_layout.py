@@ -84,7 +84,7 @@ def pack_blocks(blocks: Blocks) -> PackedMatrix:
         format = Format.U8
     else:
         assert blocks.minimum is not None
-        both = order[:, :, :4] | order[:, :, 4:] << 4
+        both = np.bitwise_or(order[:, :, :4], np.left_shift(order[:, :, 4:], np.uint8(4)))
         parts = [scale, _half_bytes(blocks.minimum, rows_up), both.reshape(-1, groups, 256)]
         format = Format.U4
     data = np.concatenate(parts, -1)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from grimboost.adapters.pace import Pace
 from grimboost.adapters.packed_model import PackedModel
 from grimboost.kernels import decoder as d
+from grimboost.kernels import pass_data as data
 from grimboost.kernels import team
 from grimboost.kernels.tiles import BLOCK, GROUP, LANES, Format
 
@@ -97,7 +98,7 @@ class Runner:
         self._model = model  # the kernels see addresses, somebody has to keep what lies there
         self._shape = _shape(model, vocabulary)
         self._weights, self._kept = _weights(model)
-        self._work = d.Pass(
+        self._work = data.Pass(
             job=np.zeros(3, np.int64),
             rows=np.zeros((MOST_ROWS, 5), np.int64),
             wanted=np.zeros(MOST_ROWS, np.int64),
@@ -149,9 +150,9 @@ def _send_home(memory: Any, threads: int) -> None:
     team.wake(memory, threads)
 
 
-def _shape(model: PackedModel, vocabulary: int) -> d.Shape:
+def _shape(model: PackedModel, vocabulary: int) -> data.Shape:
     shape = model.shape
-    return d.Shape(
+    return data.Shape(
         layers=shape.layers,
         hidden=shape.hidden,
         heads=shape.heads,
@@ -167,21 +168,20 @@ def _shape(model: PackedModel, vocabulary: int) -> d.Shape:
     )
 
 
-def _weights(model: PackedModel) -> tuple[d.Weights, list[NDArray[np.uint8]]]:
+def _weights(model: PackedModel) -> tuple[data.Weights, list[NDArray[np.uint8]]]:
     """The kernels' table, and the arrays whose addresses stand in it."""
     table = np.zeros((len(model.matrices), 5), np.int64)
     kept = []
     for place, (matrix, bias) in enumerate(zip(model.matrices, model.biases, strict=True)):
-        data = np.ascontiguousarray(matrix.data)
-        kept.append(data)
+        kept.append(np.ascontiguousarray(matrix.data))
         address = 0 if bias is None else bias.ctypes.data
-        table[place] = data.ctypes.data, int(matrix.format), matrix.steps, matrix.tiles, address
+        table[place] = kept[-1].ctypes.data, int(matrix.format), matrix.steps, matrix.tiles, address
     cosines, sines = model.shape.rotary_tables(model.shape.positions)
     norms, head_norms = np.ascontiguousarray(model.norms), np.ascontiguousarray(model.head_norms)
-    return d.Weights(table, norms, head_norms, cosines, sines), kept
+    return data.Weights(table, norms, head_norms, cosines, sines), kept
 
 
-def _buffers(model: PackedModel, threads: int) -> d.Buffers:
+def _buffers(model: PackedModel, threads: int) -> data.Buffers:
     shape, matrices = model.shape, model.matrices
     widest = max(matrix.inputs for matrix in matrices)
     blocks, groups = MOST_ROWS // BLOCK, widest // GROUP
@@ -190,7 +190,7 @@ def _buffers(model: PackedModel, threads: int) -> d.Buffers:
         return np.zeros(sizes, np.float32)
 
     group = shape.heads // shape.kv_heads
-    return d.Buffers(
+    return data.Buffers(
         residual=floats(MOST_ROWS, LANES * matrices[1].tiles),
         x=floats(MOST_ROWS, widest),
         codes=np.zeros((blocks, groups, BLOCK, GROUP), np.int8),

@@ -31,9 +31,9 @@ def kernel(reorder: bool = False) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         kept, config.CACHE_DIR = config.CACHE_DIR, str(_FOLDER)
         try:
-            return njit(  # type: ignore[no-any-return]
-                nogil=True, cache=True, error_model="numpy", fastmath=REORDER if reorder else False
-            )(function)
+            return njit(nogil=True, cache=True, error_model="numpy", fastmath=REORDER if reorder else False)(
+                function
+            )
         finally:
             config.CACHE_DIR = kept
 

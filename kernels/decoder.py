@@ -6,110 +6,48 @@ nothing but the number of rows. Threads claim tiles, rows and heads in chunks an
 Every value is computed by one thread from one row, in an order that does not depend on the other rows: the
 pass is row-invariant by construction, whatever the number of threads.
 
-Keys of a slot lie as [layer][kv head][position / 16][size][16 positions], values as
-[layer][kv head][size / 16][position][16 places]: both are tiles, so attention is two tile products.
-
 It knows no slots, no model files and no choice other than the greedy one.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from grimboost.kernels import rows as r
+from grimboost.kernels.attention import attend, rotate_and_store
 from grimboost.kernels.compiled import kernel
+from grimboost.kernels.pass_data import (
+    ADDRESS,
+    BIAS,
+    CHOICES,
+    COUNT,
+    FORMAT,
+    MEETING,
+    STEPS,
+    TILES,
+    TOKEN,
+    Buffers,
+    Pass,
+    Shape,
+    Weights,
+)
+from grimboost.kernels.products import tile_rows
 from grimboost.kernels.team import add_to, meet, sleep_until_woken
 from grimboost.kernels.tiles import (
     BLOCK,
     BYTES_PER_STEP,
     GROUP,
     LANES,
-    ROW_COUNTS,
-    STEP,
     Format,
     read_bfloat,
     read_byte,
     read_float,
     read_half,
-    tile_product,
     write_float,
-    write_half,
 )
 
-F32, BF16, F16, U8, U4 = (int(format) for format in Format)
+F32, BF16, _, U8, U4 = (int(format) for format in Format)
 
-
-class Shape(NamedTuple):
-    """Sizes of a model; `width` ends are padded to multiples of 32."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    size: int
-    mlp_width: int
-    hidden_width: int
-    attention_width: int
-    vocabulary: int
-    cache_format: int
-    head_norms: int
-    """1 if queries and keys are normed per head before they are rotated (Qwen3)."""
-    epsilon: Any
-
-
-class Weights(NamedTuple):
-    """matrices: int64 [4 * layers + 2, 5]: address, format, steps, tiles, bias address or 0, for qkv, output,
-    gate and up, down of each layer, then the head and the embedding. norms: float32 [2 * layers + 1, hidden];
-    head_norms: float32 [2 * layers, size] or [0, size]; cosines, sines: float32 [positions, size / 2]."""
-
-    matrices: Any
-    norms: Any
-    head_norms: Any
-    cosines: Any
-    sines: Any
-
-
-class Pass(NamedTuple):
-    """What changes from pass to pass. job: int64 [count of rows, count of choices, first meeting].
-
-    rows: int64 [most, 5]: token, position, address of keys, address of values, capacity of the slot.
-    wanted: int64 [most]: the row of each choice. counters: int64 [sections * 8], zero at the beginning.
-    """
-
-    job: Any
-    rows: Any
-    wanted: Any
-    counters: Any
-    team: Any
-
-
-class Buffers(NamedTuple):
-    """Intermediate rows, float32 [most, ...] where nothing else is said.
-
-    residual: the stream; x: a row to be multiplied; codes (int8 [blocks, groups, 8, 32]), scales, sums, offsets
-    (int32) [blocks, groups, 8]: the same rounded; qkv, attended, gate_up: results; scores [threads, heads per kv head, positions]; mixed [threads,
-    heads per kv head, size in whole tiles]; logits [most, vocabulary in whole tiles]; ids: int64, margins.
-    """
-
-    residual: Any
-    x: Any
-    codes: Any
-    scales: Any
-    sums: Any
-    offsets: Any
-    qkv: Any
-    attended: Any
-    gate_up: Any
-    scores: Any
-    mixed: Any
-    logits: Any
-    ids: Any
-    margins: Any
-
-
-COUNT, CHOICES, MEETING = range(3)
-TOKEN, POSITION, KEYS, VALUES, CAPACITY = range(5)
-ADDRESS, FORMAT, STEPS, TILES, BIAS = range(5)
 SECTIONS_PER_LAYER = 10
 SECTIONS_AROUND = 4
 COUNTER_STRIDE = 8
@@ -120,107 +58,7 @@ def sections(layers: int) -> int:
     return layers * SECTIONS_PER_LAYER + SECTIONS_AROUND
 
 
-(_F32_1, _F32_2, _F32_3, _F32_4, _F32_8) = (tile_product(Format.F32, rows) for rows in ROW_COUNTS)
-(_BF16_1, _BF16_2, _BF16_3, _BF16_4, _BF16_8) = (tile_product(Format.BF16, rows) for rows in ROW_COUNTS)
-(_F16_1, _F16_2, _F16_3, _F16_4, _F16_8) = (tile_product(Format.F16, rows) for rows in ROW_COUNTS)
-(_U8_1, _U8_2, _U8_3, _U8_4, _U8_8) = (tile_product(Format.U8, rows) for rows in ROW_COUNTS)
-(_U4_1, _U4_2, _U4_3, _U4_4, _U4_8) = (tile_product(Format.U4, rows) for rows in ROW_COUNTS)
-
 _STEP_BYTES = tuple(BYTES_PER_STEP[format] for format in Format)
-
-
-@kernel()
-def _rows_8(format, w, x, x_stride, scales, sums, steps, out, stride, add):  # type: ignore[no-untyped-def]
-    if format == U4:
-        _U4_8(w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif format == U8:
-        _U8_8(w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif format == BF16:
-        _BF16_8(w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif format == F16:
-        _F16_8(w, x, x_stride, scales, sums, steps, out, stride, add)
-    else:
-        _F32_8(w, x, x_stride, scales, sums, steps, out, stride, add)
-
-
-@kernel()
-def _rows_4(format, w, x, x_stride, scales, sums, steps, out, stride, add):  # type: ignore[no-untyped-def]
-    if format == U4:
-        _U4_4(w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif format == U8:
-        _U8_4(w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif format == BF16:
-        _BF16_4(w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif format == F16:
-        _F16_4(w, x, x_stride, scales, sums, steps, out, stride, add)
-    else:
-        _F32_4(w, x, x_stride, scales, sums, steps, out, stride, add)
-
-
-@kernel()
-def _rows_3(format, w, x, x_stride, scales, sums, steps, out, stride, add):  # type: ignore[no-untyped-def]
-    if format == U4:
-        _U4_3(w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif format == U8:
-        _U8_3(w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif format == BF16:
-        _BF16_3(w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif format == F16:
-        _F16_3(w, x, x_stride, scales, sums, steps, out, stride, add)
-    else:
-        _F32_3(w, x, x_stride, scales, sums, steps, out, stride, add)
-
-
-@kernel()
-def _rows_2(format, w, x, x_stride, scales, sums, steps, out, stride, add):  # type: ignore[no-untyped-def]
-    if format == U4:
-        _U4_2(w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif format == U8:
-        _U8_2(w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif format == BF16:
-        _BF16_2(w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif format == F16:
-        _F16_2(w, x, x_stride, scales, sums, steps, out, stride, add)
-    else:
-        _F32_2(w, x, x_stride, scales, sums, steps, out, stride, add)
-
-
-@kernel()
-def _rows_1(format, w, x, x_stride, scales, sums, steps, out, stride, add):  # type: ignore[no-untyped-def]
-    if format == U4:
-        _U4_1(w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif format == U8:
-        _U8_1(w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif format == BF16:
-        _BF16_1(w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif format == F16:
-        _F16_1(w, x, x_stride, scales, sums, steps, out, stride, add)
-    else:
-        _F32_1(w, x, x_stride, scales, sums, steps, out, stride, add)
-
-
-@kernel()
-def tile_rows(  # type: ignore[no-untyped-def]
-    format, w, x, x_stride, block_stride, scales, sums, steps, out, stride, rows, add
-):
-    """One tile for any number of rows; arguments as in `tile_product`.
-
-    `block_stride`: between blocks of 8 rows, in bytes of codes; scales and sums lie an eighth of that apart.
-    """
-    row, side = 0, block_stride // GROUP * 4
-    while rows - row >= 8:
-        _rows_8(format, w, x, x_stride, scales, sums, steps, out, stride, add)
-        row, x, scales, sums, out = row + 8, x + block_stride, scales + side, sums + side, out + 8 * stride
-    four = x_stride * 4
-    if rows - row >= 4:
-        _rows_4(format, w, x, x_stride, scales, sums, steps, out, stride, add)
-        row, x, scales, sums, out = row + 4, x + four, scales + 16, sums + 16, out + 4 * stride
-    if rows - row == 3:
-        _rows_3(format, w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif rows - row == 2:
-        _rows_2(format, w, x, x_stride, scales, sums, steps, out, stride, add)
-    elif rows - row == 1:
-        _rows_1(format, w, x, x_stride, scales, sums, steps, out, stride, add)
 
 
 @kernel()
@@ -230,7 +68,7 @@ def _claim(counters: Any, section: int) -> int:
 
 
 @kernel()
-def _multiply(matrix, buffers, out, out_width, count, counters, section, threads, add):  # type: ignore[no-untyped-def]
+def _multiply(matrix, buffers, out, out_width, count, counters, section, threads, add):
     """out[rows] (+)= x[rows] . matrix, this thread's share; x is in `buffers`, rounded if the matrix is."""
     format, steps, tiles = matrix[FORMAT], matrix[STEPS], matrix[TILES]
     size = steps * _STEP_BYTES[format]
@@ -297,89 +135,6 @@ def _embed(matrix: Any, token: int, out: Any) -> None:
 
 
 @kernel()
-def _write_cache(format: int, base: int, place: int, value: Any) -> None:
-    if format == F16:
-        write_half(base + 2 * place, value)
-    else:
-        write_float(base + 4 * place, value)
-
-
-@kernel()
-def _rotate_and_store(shape: Any, weights: Any, layer: int, row: Any, qkv: Any) -> None:
-    """Norm and rotate queries and keys of one row, and put keys and values into its slot. qkv: [width]."""
-    size, position, capacity = shape.size, row[POSITION], row[CAPACITY]
-    cosines, sines = weights.cosines[position], weights.sines[position]
-    for head in range(shape.heads + shape.kv_heads):
-        part = qkv[head * size : (head + 1) * size]
-        if shape.head_norms != 0:
-            norm = weights.head_norms[2 * layer + (1 if head >= shape.heads else 0)]
-            r.rms_norm(part, norm, shape.epsilon, part)
-        r.rotate(part, cosines, sines)
-    value_tiles = (size + LANES - 1) // LANES
-    for head in range(shape.kv_heads):
-        index = layer * shape.kv_heads + head
-        key = qkv[(shape.heads + head) * size : (shape.heads + head + 1) * size]
-        value = qkv[
-            (shape.heads + shape.kv_heads + head) * size : (shape.heads + shape.kv_heads + head + 1) * size
-        ]
-        start = index * capacity * size + (position // LANES) * LANES * size + position % LANES
-        for place in range(size):
-            _write_cache(shape.cache_format, row[KEYS], start + place * LANES, key[place])
-        for place in range(size):
-            at = ((index * value_tiles + place // LANES) * capacity + position) * LANES + place % LANES
-            _write_cache(shape.cache_format, row[VALUES], at, value[place])
-
-
-@kernel()
-def _attend(shape: Any, buffers: Any, layer: int, row: Any, number: int, head: int, rank: int) -> None:
-    """Attention of one row for the query heads that share one kv head."""
-    size, capacity, group = shape.size, row[CAPACITY], shape.heads // shape.kv_heads
-    length = row[POSITION] + 1
-    element = 2 if shape.cache_format == F16 else 4
-    step_bytes = STEP * LANES * element
-    scores, mixed = buffers.scores[rank], buffers.mixed[rank]
-    index = layer * shape.kv_heads + head
-    query = buffers.qkv[number].ctypes.data + 4 * head * group * size
-    keys = row[KEYS] + element * index * capacity * size
-    out, stride = scores.ctypes.data, 4 * scores.shape[1]
-    for tile in range((length + LANES - 1) // LANES):
-        place = keys + element * tile * LANES * size
-        tile_rows(
-            shape.cache_format,
-            place,
-            query,
-            4 * size,
-            32 * size,
-            0,
-            0,
-            size // STEP,
-            out + 64 * tile,
-            stride,
-            group,
-            0,
-        )
-    steps = (length + STEP - 1) // STEP
-    scale = np.float32(1.0) / np.sqrt(np.float32(size))
-    for one in range(group):
-        total = r.softmax_unnormalized(scores[one, :length], scale)
-        scores[one, length : steps * STEP] = np.float32(0.0)
-        scores[one, scores.shape[1] - 1] = total  # no position lies there
-    value_tiles = (size + LANES - 1) // LANES
-    values = row[VALUES] + element * index * value_tiles * capacity * LANES
-    for tile in range(value_tiles):
-        place = values + tile * capacity * (step_bytes // STEP)
-        product = mixed.ctypes.data + 64 * tile
-        tile_rows(
-            shape.cache_format, place, out, stride, 8 * stride, 0, 0, steps, product, 4 * mixed.shape[1], group, 0
-        )
-    for one in range(group):
-        inverse = np.float32(1.0) / scores[one, scores.shape[1] - 1]
-        start = (head * group + one) * size
-        for place in range(size):
-            buffers.attended[number, start + place] = mixed[one, place] * inverse
-
-
-@kernel()
 def run_pass(rank: int, threads: int, shape: Shape, weights: Weights, work: Pass, b: Buffers) -> None:
     """This thread's share of one pass; all threads of the team call it together."""
     count, meeting = work.job[COUNT], work.job[MEETING]
@@ -416,9 +171,7 @@ def run_pass(rank: int, threads: int, shape: Shape, weights: Weights, work: Pass
 
 
 @kernel()
-def _attention_block(  # type: ignore[no-untyped-def]
-    rank, threads, shape, weights, work, b, layer, count, meeting, section
-):
+def _attention_block(rank, threads, shape, weights, work, b, layer, count, meeting, section):
     counters, rows = work.counters, work.rows
     matrix, output = weights.matrices[4 * layer], weights.matrices[4 * layer + 1]
     row = _claim(counters, section)
@@ -433,14 +186,14 @@ def _attention_block(  # type: ignore[no-untyped-def]
     section += 1
     row = _claim(counters, section)
     while row < count:
-        _rotate_and_store(shape, weights, layer, rows[row], b.qkv[row])
+        rotate_and_store(shape, weights, layer, rows[row], b.qkv[row])
         row = _claim(counters, section)
     meet(work.team, threads, meeting + section)
     section += 1
     part = _claim(counters, section)
     while part < count * shape.kv_heads:
         row = part // shape.kv_heads
-        _attend(shape, b, layer, rows[row], row, part % shape.kv_heads, rank)
+        attend(shape, b, layer, rows[row], row, part % shape.kv_heads, rank)
         part = _claim(counters, section)
     meet(work.team, threads, meeting + section)
     section += 1
@@ -457,9 +210,7 @@ def _attention_block(  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def _mlp_block(  # type: ignore[no-untyped-def]
-    rank, threads, shape, weights, work, b, layer, count, meeting, section
-):
+def _mlp_block(rank, threads, shape, weights, work, b, layer, count, meeting, section):
     counters, mlp = work.counters, shape.mlp_width
     matrix, down = weights.matrices[4 * layer + 2], weights.matrices[4 * layer + 3]
     row = _claim(counters, section)

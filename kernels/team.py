@@ -49,8 +49,8 @@ def team_memory(threads: int) -> Any:
     return memory[start : start + size]
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def add_to(_typing, _address, _value):  # type: ignore[no-untyped-def]
+@intrinsic
+def add_to(_typing, _address, _value):
     """Atomically add to the int64 at an address; returns what was there."""
 
     def body(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -60,8 +60,8 @@ def add_to(_typing, _address, _value):  # type: ignore[no-untyped-def]
     return types.int64(types.int64, types.int64), body
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def current(_typing, _address):  # type: ignore[no-untyped-def]
+@intrinsic
+def current(_typing, _address):
     """The int64 at an address, and with it everything that was written before it."""
 
     def body(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -70,8 +70,8 @@ def current(_typing, _address):  # type: ignore[no-untyped-def]
     return types.int64(types.int64), body
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def relax(_typing):  # type: ignore[no-untyped-def]
+@intrinsic
+def relax(_typing):
     """Tell the processor that this is a waiting loop."""
 
     def body(context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
@@ -84,10 +84,15 @@ def relax(_typing):  # type: ignore[no-untyped-def]
     return types.void(), body
 
 
-_offer_processor = types.ExternalFunction("sched_yield", types.int32())
-_semaphore_start = types.ExternalFunction("sem_init", types.int32(types.int64, types.int32, types.uint32))
-_semaphore_wait = types.ExternalFunction("sem_wait", types.int32(types.int64))
-_semaphore_post = types.ExternalFunction("sem_post", types.int32(types.int64))
+def _system(name: str, *arguments: Any) -> Any:
+    """A function of the C library that returns an int."""
+    return types.ExternalFunction(name, types.int32(*arguments))
+
+
+_offer_processor = _system("sched_yield")
+_semaphore_start = _system("sem_init", types.int64, types.int32, types.uint32)
+_semaphore_wait = _system("sem_wait", types.int64)
+_semaphore_post = _system("sem_post", types.int64)
 
 
 @kernel()

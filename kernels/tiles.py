@@ -65,16 +65,14 @@ BYTES_PER_STEP = {
 """Bytes that one turn of the loop reads of a tile: `STEP` inputs, or a group."""
 
 QUANTIZED = (Format.U8, Format.U4)
-ROW_COUNTS = (1, 2, 3, 4, 8)
-"""Row counts for which a loop exists; others are put together."""
 
 _i8, _i16, _i32, _i64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _f16, _f32 = ir.HalfType(), ir.FloatType()
 _HAS_VNNI = bool(llvm.get_host_cpu_features().get("avx512vnni"))
 
 
-def tile_product(format: Format, rows: int) -> Any:
-    """An intrinsic `f(weights, x, x_stride, scales, sums, steps, out, out_stride, add)`.
+def tile_product(rows: int) -> Any:
+    """An intrinsic `f(format, weights, x, x_stride, scales, sums, steps, out, out_stride, add)` for so many rows.
 
     All arguments are integers: addresses, strides between rows in bytes, the number of loop turns, and whether
     `out` (float32, 16 per row) is added to. x: float32 rows. Of the quantized formats, `BLOCK` rows side by
@@ -83,18 +81,35 @@ def tile_product(format: Format, rows: int) -> Any:
     is unused then, and `scales` and `sums` are unused otherwise.
     """
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def product(  # type: ignore[no-untyped-def]
-        _typing, _weights, _x, _x_stride, _scales, _sums, _steps, _out, _out_stride, _add
-    ):
+    @intrinsic
+    def product(_typing, _format, _weights, _x, _x_stride, _scales, _sums, _steps, _out, _out_stride, _add):
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            function = _Loop(builder.module, format, rows).function
-            builder.call(function, arguments)
+            builder.call(_choice(builder.module, rows), arguments)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 9), generate
+        return types.void(*[types.int64] * 10), generate
 
     return product
+
+
+def _choice(module: Any, rows: int) -> Any:
+    """The LLVM function that calls the loop of the format that it is told."""
+    signature = ir.FunctionType(ir.VoidType(), [_i64] * 10)
+    function = cgutils.get_or_insert_function(module, signature, f"grimboost_tile_{rows}")
+    if function.is_declaration:
+        function.linkage = "internal"
+        b = ir.IRBuilder(function.append_basic_block("entry"))
+        end = function.append_basic_block("end")
+        switch = b.switch(function.args[0], end)
+        for format in Format:
+            block = function.append_basic_block(format.name.lower())
+            switch.add_case(_i64(int(format)), block)
+            b.position_at_end(block)
+            b.call(_Loop(module, format, rows).function, function.args[1:])
+            b.branch(end)
+        b.position_at_end(end)
+        b.ret_void()
+    return function
 
 
 def _vector(element: Any, count: int = LANES) -> Any:
@@ -244,8 +259,8 @@ class _Loop:
 def _one_value(kind: Any, result: Any, generate: Callable[[Any, Any], Any]) -> Any:
     """An intrinsic from one integer address to one value."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def read(_typing, _address):  # type: ignore[no-untyped-def]
+    @intrinsic
+    def read(_typing, _address):
         def body(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             value = builder.load(builder.inttoptr(arguments[0], kind.as_pointer()))
             value.align = 1
@@ -271,8 +286,8 @@ read_byte = _one_value(_i8, types.int64, lambda b, value: b.zext(value, _i64))
 """The unsigned byte at an address."""
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def write_half(_typing, _address, _value):  # type: ignore[no-untyped-def]
+@intrinsic
+def write_half(_typing, _address, _value):
     """Round a float32 to float16 and store it at an address."""
 
     def body(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -283,8 +298,8 @@ def write_half(_typing, _address, _value):  # type: ignore[no-untyped-def]
     return types.void(types.int64, types.float32), body
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def write_float(_typing, _address, _value):  # type: ignore[no-untyped-def]
+@intrinsic
+def write_float(_typing, _address, _value):
     """Store a float32 at an address."""
 
     def body(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -294,8 +309,8 @@ def write_float(_typing, _address, _value):  # type: ignore[no-untyped-def]
     return types.void(types.int64, types.float32), body
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def float_of_bits(_typing, _bits):  # type: ignore[no-untyped-def]
+@intrinsic
+def float_of_bits(_typing, _bits):
     """The float32 with these 32 bits."""
 
     def body(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
