@@ -16,7 +16,7 @@ help:
 	@echo "make test    install, check and run every test"
 	@echo "make unit    the fast tests, without the real model"
 	@echo "make check   ruff, mypy strict and the layout test"
-	@echo "make bench   strict mode against transformers, turn by turn (ten minutes)"
+	@echo "make bench   grimboost against transformers and other engines, turn by turn (BENCH=... options)"
 	@echo "make clean   remove the virtual environment and caches of the tools"
 
 $(READY): requirements-tested.txt pyproject.toml
@@ -45,7 +45,7 @@ check: $(READY)
 	$(BIN)/pytest -q tests/test_layout.py
 
 bench: $(READY)
-	$(BIN)/python -m bench.strict_speed
+	$(BIN)/python -m bench.speed $(BENCH)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -1,20 +1,44 @@
 """Contenders as processes that take turns: one works, the others wait on their standard input."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+ROOT = Path(__file__).parent.parent
+
+
+class Unavailable(Exception):
+    """A contender that cannot take part here, and why."""
+
 
 class Contender:
-    """A running contender. `ask` blocks until it has answered."""
+    """A running contender. `ask` blocks until it has answered.
 
-    def __init__(self, name: str, kind: str, reference: str, precision: str, detail: str) -> None:
+    `module` is run by `python` with `arguments`. `threads`, where given, bounds OpenMP's; contenders whose
+    threads are others get it as an argument.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *arguments: str,
+        module: str = "bench.contender",
+        python: str = sys.executable,
+        threads: int | None = None,
+    ) -> None:
         self.name = name
-        command = [sys.executable, "-m", "bench.contender", kind, reference, precision, detail]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._read()
+        command = [python, "-m", module, *arguments]
+        environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+        )
+        if reason := self._read().get("unavailable"):
+            self._process.wait()
+            raise Unavailable(reason)
 
     def ask(self, ids: list[int], count: int, **options: Any) -> dict[str, Any]:
         """Have it generate `count` tokens behind `ids`."""
