@@ -124,6 +124,61 @@ def test_filters_keep_what_those_of_transformers_keep(options: dict[str, Any]) -
         np.testing.assert_allclose(scores.astype(np.float64)[kept] / rule.temperature, want[kept])
 
 
+def sorted_filter(scaled: NDArray[np.float64], rule: SamplingRule, slack: float) -> tuple[list[bool], list[bool]]:
+    """What `_filter` promises, by sorting the whole vocabulary."""
+    ranked = np.argsort(-scaled, kind="stable")
+    kept, doubtful = scaled > -math.inf, np.zeros(len(scaled), np.bool_)
+    if 0 < rule.top_k < kept.sum():
+        last_in, first_out = scaled[ranked[rule.top_k - 1]], scaled[ranked[rule.top_k]]
+        inside = np.isin(np.arange(len(scaled)), ranked[: rule.top_k])
+        doubtful |= np.where(inside, scaled < first_out + slack, scaled > last_in - slack) & kept
+        kept &= inside
+    if rule.top_p < 1.0:
+        left = ranked[kept[ranked]]
+        probabilities = np.exp(scaled[left] - scaled[left[0]])
+        probabilities /= probabilities.sum()
+        for place, id in enumerate(left):
+            before, own = probabilities[:place].sum(), probabilities[place]
+            surely_before = probabilities[scaled[left] >= scaled[id] + slack].sum() if slack else before
+            perhaps_before = probabilities[scaled[left] > scaled[id] - slack].sum() - own if slack else before
+            surely_in, surely_out = (
+                perhaps_before + slack / 4 < rule.top_p,
+                surely_before - slack / 4 >= rule.top_p,
+            )
+            doubtful[id] |= slack > 0 and own > 0 and not surely_in and not surely_out
+            kept[id] = before < rule.top_p
+    if rule.min_p > 0.0:
+        distance = scaled - scaled[kept].max() - math.log(rule.min_p)
+        doubtful |= (np.abs(distance) < slack) & kept
+        kept &= distance >= 0
+    return kept.tolist(), doubtful.tolist()
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([1.0, 4.0, 20.0]),
+    st.builds(
+        SamplingRule,
+        temperature=st.just(1.0),
+        top_k=st.sampled_from([0, 1, 5, 59, 60]),
+        top_p=st.sampled_from([1.0, 0.999, 0.9, 0.4, 1e-6]),
+        min_p=st.sampled_from([0.0, 0.01, 0.3]),
+    ),
+    st.sampled_from([0.0, 0.05, 0.8]),
+)
+def test_filters_that_sort_only_what_matters_keep_what_a_full_sort_keeps(
+    seed: int, spread: float, rule: SamplingRule, slack: float
+) -> None:
+    generator = np.random.default_rng(seed)
+    scaled = np.round(generator.normal(0.0, spread, 60), 1)  # rounded, so that some are tied
+    scaled[generator.random(60) < 0.2] = -math.inf
+    scaled[0] = 0.0
+    scaled -= scaled.max()
+    kept, doubtful = _filter(scaled, rule, slack)
+    assert (kept.tolist(), doubtful.tolist()) == sorted_filter(scaled, rule, slack)
+
+
 def test_g6_each_row_is_penalized_for_exactly_its_prefix() -> None:
     logits = np.array([[4.0, 3.8, 3.6, 0.0]] * 4, np.float32)
     rule = SamplingRule(repetition_penalty=1.3)
