@@ -29,10 +29,22 @@ def cli() -> None:
 @click.option("--target", default="smollm2-135m", show_default=True, help="Alias, local directory or hub id.")
 @click.option(
     "--precision",
-    type=click.Choice(["fp32", "bf16"]),
-    default="fp32",
+    type=click.Choice(["auto", "fp32", "bf16", "int8", "int4"]),
+    default="auto",
     show_default=True,
-    help="Of weights and arithmetic.",
+    help="How weights are kept. auto: the fastest within 2% of the unrounded weights' perplexity, measured once.",
+)
+@click.option(
+    "--kernels",
+    type=click.Choice(["packed", "row-exact", "stock"]),
+    help="What computes: the packed decoder, transformers on row-exact kernels, or transformers as it is. "
+    "[default: packed, where the model can be]",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Threads of the packed decoder; 0 for one per processor.",
 )
 @click.option(
     "--drafter",

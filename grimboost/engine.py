@@ -11,7 +11,7 @@ from contextlib import aclosing
 from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import Unpack
+from typing import Literal, Unpack
 
 import anyio
 import anyio.abc
@@ -25,7 +25,7 @@ from grimboost.diagnostics import get_logger
 from grimboost.draft_service import DraftService, Ended
 from grimboost.errors import MisuseError
 from grimboost.generation import Generation, Request
-from grimboost.loading import LoadedTarget, load_target, make_drafter
+from grimboost.loading import Kernels, LoadedTarget, check_choices, load_target, make_drafter
 from grimboost.log import LogHeader, LogWriter
 from grimboost.model_references import Progress
 from grimboost.parameters import Options, Parameters, parameters
@@ -86,27 +86,30 @@ class Engine:
         cls,
         target: str = "smollm2-135m",
         *,
-        precision: Precision = "fp32",
+        precision: Precision | Literal["auto"] = "auto",
         drafter: Drafter | str | None = "lookup",
         datastore: Path | str | None = "memory",
-        row_exact: bool = True,
+        kernels: Kernels | None = None,
+        threads: int = 0,
         progress: Progress | None = None,
     ) -> "Engine":
         """Fetch, convert and load what is needed, in the thread that will run the target.
+
+        `precision`, `kernels` and `threads` as for `grimboost.loading.load_target`.
 
         `datastore` is where the drafter `lookup` keeps earlier answers, with the end of the prompt before each,
         to draft from them: `"memory"`, bounded and for this engine only; a file, which other runs use too and
         which holds them in the clear; None or `"none"`, nowhere. Outputs never depend on it; how fast one comes
         can tell that it was given before.
 
-        `row_exact=False` uses transformers' own kernels, with near-ties re-checked. Raises
-        `ModelReferenceError` (what is wrong with the target, and what to do) or `MisuseError`.
+        Raises `ModelReferenceError` (what is wrong with the target, and what to do) or `MisuseError`.
         """
+        check_choices(precision, kernels, threads)
         made = await run_sync(make_drafter, drafter, datastore)  # refused before a model is loaded, if it is wrong
         loaded: list[LoadedTarget] = []
 
         def make() -> TargetService:
-            loaded.append(load_target(target, precision, row_exact, progress))
+            loaded.append(load_target(target, precision, kernels, threads, progress))
             return TargetService(loaded[0].target)
 
         worker = Worker("target", make)

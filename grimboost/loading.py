@@ -7,21 +7,30 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from grimboost.adapters.drafter import Drafter
 from grimboost.adapters.segmentation import LongestMatchSegmenter, Segmenter
 from grimboost.adapters.target import Precision, Target
-from grimboost.errors import MisuseError
+from grimboost.diagnostics import get_logger
+from grimboost.errors import MisuseError, ModelReferenceError
 from grimboost.model_cache import cache_root
-from grimboost.model_references import Progress, resolve
+from grimboost.model_references import Progress, ResolvedModel, resolve
 from grimboost.openmp import limit_spinning
 from grimboost.stages.configuration import CostCurve
 
 if TYPE_CHECKING:
     from grimboost.adapters.target_tokenizer import EndIds, TargetTokenizer
 
+log = get_logger(__name__)
+
+Kernels = Literal["packed", "row-exact", "stock"]
+"""`packed`: the project's own decoder. `row-exact`: transformers' forward on kernels that give each row its own
+bits. `stock`: transformers as it is, with near-ties re-checked."""
+
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+KERNELS: tuple[Kernels, ...] = get_args(Kernels)
+TRANSFORMERS_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 DRAFTERS = ("lookup", "none")
 
 
@@ -45,36 +54,107 @@ class LoadedTarget:
 
 
 def load_target(
-    reference: str, precision: Precision = "fp32", row_exact: bool = True, progress: Progress | None = None
+    reference: str,
+    precision: Precision | Literal["auto"] = "auto",
+    kernels: Kernels | None = None,
+    threads: int = 0,
+    progress: Progress | None = None,
 ) -> LoadedTarget:
-    """Resolve and load. Raises `ModelReferenceError` or `MisuseError`."""
-    if precision not in PRECISIONS:
-        raise MisuseError(f"precision is {precision!r}; known are {', '.join(PRECISIONS)}")
+    """Resolve and load. Raises `ModelReferenceError` or `MisuseError`.
+
+    precision: `auto` is the fastest whose perplexity is within 2% of the unrounded weights' (`fp32` with
+    transformers' forward). kernels: None for `packed`, and `row-exact` for a model that cannot be packed.
+    threads: of the packed decoder; 0 for one per usable processor.
+    """
+    check_choices(precision, kernels, threads)
     resolved = resolve(reference, progress)
     if progress:
         progress("loading", 0, 1)
-    # Heavy imports only now, so that a wrong reference answers at once; and the weights before transformers,
-    # so that they are read and packed while it is imported.
-    limit_spinning()
-    from grimboost.adapters.weights import DTYPES, ReadWeights
-
-    weights = ReadWeights(resolved.directory, DTYPES[precision], pack=row_exact)
-    from grimboost.adapters.eager_target import load_eager
-    from grimboost.adapters.segmentation import TokenizerSegmenter
     from grimboost.adapters.target_tokenizer import load_tokenizer
     from grimboost.cost_curves import kept_or_measured
 
     tokenizer = load_tokenizer(resolved.directory)
-    vocabulary = tokenizer.vocabulary
-    target = load_eager(
-        resolved.directory, weights, vocabulary, resolved.name, precision, row_exact, resolved.digest
-    )
+    if kernels is None:
+        kernels = _fitting_kernels(resolved, precision)
+    if kernels == "packed":
+        target = _load_packed(resolved, tokenizer, precision, threads, progress)
+    else:
+        plain: Precision = "fp32" if precision == "auto" else precision
+        target = _load_transformers(resolved, tokenizer, plain, kernels == "row-exact")
     end_ids = tokenizer.end_ids(resolved.directory)
     for id, sources in resolved.end_ids.items():
         end_ids.setdefault(id, []).extend(sources)
     curve = kept_or_measured(target, cache_root() / "curves", progress)
-    segmenter = TokenizerSegmenter(tokenizer.json, vocabulary)
-    return LoadedTarget(target, curve, tokenizer, segmenter, end_ids)
+    return LoadedTarget(target, curve, tokenizer, tokenizer.segmenter(), end_ids)
+
+
+def check_choices(precision: str, kernels: str | None, threads: int) -> None:
+    """Raise `MisuseError` unless these can go together."""
+    if precision != "auto" and precision not in PRECISIONS:
+        raise MisuseError(f"precision is {precision!r}; known are auto, {', '.join(PRECISIONS)}")
+    if kernels is not None and kernels not in KERNELS:
+        raise MisuseError(f"kernels is {kernels!r}; known are {', '.join(KERNELS)}")
+    if kernels in {"row-exact", "stock"} and precision not in {"auto", *TRANSFORMERS_PRECISIONS}:
+        raise MisuseError(
+            f"{kernels} kernels have no precision {precision!r}; they have {', '.join(TRANSFORMERS_PRECISIONS)}"
+        )
+    if threads < 0:
+        raise MisuseError(f"threads is {threads}; give 0 for one per processor, or a number above it")
+
+
+def _fitting_kernels(resolved: ResolvedModel, precision: str) -> Kernels:
+    """The packed decoder, unless it cannot be this model and transformers may."""
+    from grimboost.adapters.llama_shape import read_shape
+
+    try:
+        read_shape(resolved.directory)
+    except ModelReferenceError as error:
+        if precision not in {"auto", *TRANSFORMERS_PRECISIONS}:
+            raise
+        log.warning("this model cannot be packed, transformers runs it", reason=str(error))
+        return "row-exact"
+    return "packed"
+
+
+def _load_packed(
+    resolved: ResolvedModel,
+    tokenizer: TargetTokenizer,
+    precision: Precision | Literal["auto"],
+    threads: int,
+    progress: Progress | None,
+) -> Target:
+    from grimboost.adapters.packed_target import PackedTarget
+    from grimboost.packed_store import PackedStore
+
+    store = PackedStore(cache_root())
+    chosen = store.fastest(resolved, progress) if precision == "auto" else precision
+    model = store.obtain(resolved, chosen, progress)
+    _check_fit(len(tokenizer.vocabulary), model.shape.vocabulary, resolved)
+    return PackedTarget(model, tokenizer.vocabulary, resolved.name, resolved.digest, threads)
+
+
+def _load_transformers(
+    resolved: ResolvedModel, tokenizer: TargetTokenizer, precision: Precision, row_exact: bool
+) -> Target:
+    limit_spinning()
+    from grimboost.adapters.weights import DTYPES, ReadWeights
+
+    # the weights before transformers, so that they are read and packed while it is imported
+    weights = ReadWeights(resolved.directory, DTYPES[precision], pack=row_exact)
+    from grimboost.adapters.eager_target import load_eager
+
+    target = load_eager(
+        resolved.directory, weights, tokenizer.vocabulary, resolved.name, precision, row_exact, resolved.digest
+    )
+    return target
+
+
+def _check_fit(tokens: int, rows: int, resolved: ResolvedModel) -> None:
+    if tokens > rows:
+        raise ModelReferenceError(
+            f"the tokenizer in {resolved.directory} has {tokens} ids, the model only {rows}: they do not belong "
+            "together"
+        )
 
 
 def make_drafter(drafter: Drafter | str | None, datastore: Path | str | None = "memory") -> Drafter | None:

@@ -3,6 +3,7 @@
 import gc
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from transformers import LlamaForCausalLM
 
 from grimboost import Engine, FinishReason, Log
+from grimboost.adapters.target import TargetFacts
 from grimboost.errors import ModelReferenceError
 from grimboost.generation import Generation
+from grimboost.model_cache import cache_root
 from grimboost.model_references import resolve
+from grimboost.packed_store import PackedStore
 from grimboost.replay import replay
 
 pytestmark = pytest.mark.model
@@ -45,7 +49,7 @@ def portal() -> Iterator[BlockingPortal]:
 
 @pytest.fixture(scope="module")
 def engine(directory: Path, portal: BlockingPortal) -> Iterator[Engine]:
-    loaded = portal.call(Engine.load, "smollm2-135m")
+    loaded = portal.call(partial(Engine.load, "smollm2-135m", precision="fp32"))
     with portal.wrap_async_context_manager(loaded) as engine:
         yield engine
 
@@ -127,21 +131,50 @@ def test_a_seed_gives_the_same_text_with_and_without_drafting(engine: Engine, po
     assert other != drafted
 
 
-def test_bf16_is_the_same_with_and_without_drafting(portal: BlockingPortal, directory: Path) -> None:
-    async def texts() -> tuple[list[bytes], list[bytes]]:
-        async with await Engine.load("smollm2-135m", precision="bf16") as engine:
-            drafted = [await engine.complete(prompt, max_new_tokens=TOKENS) for prompt in (CHAT, GROUNDED)]
-        return drafted, await complete_without_drafting(engine, [CHAT, GROUNDED], max_new_tokens=TOKENS)
+@pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "top_p": 0.95, "seed": 5}], ids=["greedy", "sampled"])
+def test_every_precision_writes_the_same_with_and_without_drafting_alone_and_in_company(
+    portal: BlockingPortal, directory: Path, precision: Any, sampling: dict[str, Any]
+) -> None:
+    prompts = [CHAT, GROUNDED, CHAT + " Briefly."]
 
-    drafted, plain = portal.call(texts)
+    async def texts() -> tuple[list[bytes], list[bytes], list[bytes]]:
+        together: dict[str, bytes] = {}
+        async with await Engine.load("smollm2-135m", precision=precision) as engine:
+            assert engine.loaded.target.facts.row_invariant
+
+            async def one(prompt: str) -> None:
+                together[prompt] = await engine.complete(prompt, max_new_tokens=TOKENS, **sampling)
+
+            drafted = [await engine.complete(prompt, max_new_tokens=TOKENS, **sampling) for prompt in prompts]
+            async with anyio.create_task_group() as tasks:
+                for prompt in prompts:
+                    tasks.start_soon(one, prompt)
+        plain = await complete_without_drafting(engine, prompts, max_new_tokens=TOKENS, **sampling)
+        return drafted, plain, [together[prompt] for prompt in prompts]
+
+    drafted, plain, together = portal.call(texts)
     assert drafted == plain
+    assert together == plain
+
+
+def test_auto_takes_what_is_fastest_within_the_bound(portal: BlockingPortal, directory: Path) -> None:
+    async def facts() -> TargetFacts:
+        async with await Engine.load("smollm2-135m", drafter=None) as engine:
+            return engine.loaded.target.facts
+
+    measured = PackedStore(cache_root()).measured(resolve("smollm2-135m"))
+    chosen = portal.call(facts).precision
+    assert chosen in measured
+    assert measured[chosen].perplexity <= 1.02 * measured["fp32"].perplexity
+    assert measured[chosen].milliseconds < measured["fp32"].milliseconds
 
 
 def test_near_ties_of_transformers_own_kernels_are_settled(
     portal: BlockingPortal, plain_ids: dict[str, list[int]]
 ) -> None:
     async def ids() -> list[int]:
-        async with await Engine.load("smollm2-135m", row_exact=False) as stock:
+        async with await Engine.load("smollm2-135m", precision="fp32", kernels="stock") as stock:
             assert not stock.loaded.target.facts.row_invariant
             generation = stock.generate(GROUNDED, ignore_eos=True, max_new_tokens=TOKENS)
             return list((await finished(generation)).result.token_ids)

@@ -71,10 +71,11 @@ def test_eager_target_without_row_invariance_on_exact_kernels() -> None:
 
 
 @pytest.mark.model
-def test_real_model() -> None:
-    target = load_target("smollm2-135m").target
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "int4"])
+def test_real_model(precision: Any) -> None:
+    target = load_target("smollm2-135m", precision).target
     assert target.facts.row_invariant
-    effort = Effort(rows=(1, 2, 9), positions=(60,), decode=6)
+    effort = Effort(rows=(1, 2, 9, 32), positions=(60,), decode=6)
     check_target(lambda: target, effort)
 
 
