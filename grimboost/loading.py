@@ -143,10 +143,9 @@ def _load_transformers(
     weights = ReadWeights(resolved.directory, DTYPES[precision], pack=row_exact)
     from grimboost.adapters.eager_target import load_eager
 
-    target = load_eager(
+    return load_eager(
         resolved.directory, weights, tokenizer.vocabulary, resolved.name, precision, row_exact, resolved.digest
     )
-    return target
 
 
 def _check_fit(tokens: int, rows: int, resolved: ResolvedModel) -> None:

@@ -30,6 +30,7 @@ GROUNDED = (
     "red kite again, fifth the green boat again."
 )
 TOKENS = 40
+SAMPLED = {"temperature": 0.8, "top_p": 0.95, "seed": 5}
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +133,7 @@ def test_a_seed_gives_the_same_text_with_and_without_drafting(engine: Engine, po
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "top_p": 0.95, "seed": 5}], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "sampled"])
 def test_every_precision_writes_the_same_with_and_without_drafting_alone_and_in_company(
     portal: BlockingPortal, directory: Path, precision: Any, sampling: dict[str, Any]
 ) -> None:
