@@ -85,6 +85,41 @@ def test_json_holds_what_the_readme_promises_and_stdout_alone_holds_the_same_byt
     assert err.count("\n") == 1
 
 
+def test_a_datastore_serves_the_next_run_also_when_it_was_damaged(
+    model: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "past"
+    command = (
+        "generate",
+        "Some words.",
+        "--target",
+        str(model),
+        "--max-new-tokens",
+        "40",
+        "--ignore-eos",
+        "--json",
+    )
+    texts, passes, warned = [], [], []
+    for damage in (b"", b"torn", b""):
+        if damage:
+            path.write_bytes(path.read_bytes() + damage)
+        status, out, err = run(environment, *command, "--datastore", str(path))
+        assert status == 0, err
+        report = json.loads(out)
+        texts.append(report["text"])
+        passes.append(report["stats"]["target_passes"])
+        warned.append("datastore is damaged" in err)
+    assert texts == texts[:1] * 3
+    assert passes[1] < passes[0] > passes[2]
+    assert warned == [False, True, False]
+
+    path.write_text("dear diary")
+    status, out, err = run(environment, *command, "--datastore", str(path))
+    assert (status, out) == (2, b"")
+    assert "past is no datastore of this version; name another file" in err
+    assert path.read_text() == "dear diary"
+
+
 def test_quiet_says_nothing_on_stderr(model: Path, environment: dict[str, str]) -> None:
     status, out, err = run(
         environment, "generate", "x", "--target", str(model), "--max-new-tokens", "2", "--quiet"
@@ -206,6 +241,7 @@ def test_help_lists_every_option(environment: dict[str, str]) -> None:
         "--target",
         "--precision",
         "--drafter",
+        "--datastore",
         "--stop",
         "--seed",
         "--record",
