@@ -109,11 +109,12 @@ class Runner:
         self._meetings = 1
         self._pace = Pace(self._threads)
         team.prepare_team(self._work.team, self._threads)
-        # members hold the arrays, not the runner: so it can be collected, and that ends them
-        arguments = (self._threads, self._shape, self._weights, self._work, self._buffers)
+        self._table = data.table_of(self._shape, self._weights, self._work, self._buffers)
         for rank in range(1, self._threads):
-            name = f"grimboost team {rank}"
-            threading.Thread(target=d.serve, args=(rank, *arguments), name=name, daemon=True).start()
+            # a member holds the arrays, not the runner: so that can be collected, and that ends the member
+            kept = (self._weights, self._work, self._buffers)
+            arguments = (rank, self._threads, self._table, kept)
+            threading.Thread(target=_serve, args=arguments, name=f"grimboost team {rank}", daemon=True).start()
         self.close = weakref.finalize(self, _send_home, self._work.team, self._threads)
 
     @property
@@ -138,11 +139,15 @@ class Runner:
         if together:
             self._meetings += d.sections(self._shape.layers)
             team.wake(work.team, threads)
-        d.run_pass(0, threads, self._shape, self._weights, work, self._buffers)
+        d.enter(0, threads, self._table)
         self._pace.observe(len(rows), together, time.perf_counter() - begin)
         buffers, count = self._buffers, len(wanted)
         logits = buffers.logits[:count, : self._shape.vocabulary]
         return Result(buffers.ids[:count], buffers.margins[:count], logits)
+
+
+def _serve(rank: int, threads: int, table: NDArray[np.int64], _kept: object) -> None:
+    d.serve(rank, threads, table)
 
 
 def _send_home(memory: Any, threads: int) -> None:

@@ -11,7 +11,16 @@ import numpy as np
 
 from grimboost.kernels import rows as r
 from grimboost.kernels.compiled import kernel
-from grimboost.kernels.pass_data import CAPACITY, KEYS, POSITION, VALUES, Buffers, Shape, Weights
+from grimboost.kernels.pass_data import (
+    CAPACITY,
+    KEYS,
+    POSITION,
+    VALUES,
+    buffers_in,
+    pass_in,
+    shape_in,
+    weights_in,
+)
 from grimboost.kernels.products import tile_rows
 from grimboost.kernels.tiles import LANES, STEP, Format, write_float, write_half
 
@@ -27,75 +36,58 @@ def _write_cache(format: int, base: int, place: int, value: Any) -> None:
 
 
 @kernel()
-def rotate_and_store(shape: Shape, weights: Weights, layer: int, row: Any, qkv: Any) -> None:
-    """Norm and rotate queries and keys of one row, and put keys and values into its slot. qkv: [width]."""
-    size, position, capacity = shape.size, row[POSITION], row[CAPACITY]
-    cosines, sines = weights.cosines[position], weights.sines[position]
+def rotate_and_store(t: Any, layer: int, number: int) -> None:
+    """Norm and rotate queries and keys of one row, and put keys and values into its slot."""
+    shape, weights = shape_in(t), weights_in(t)
+    row, qkv, size = pass_in(t).rows[number], buffers_in(t).qkv[number], shape.size
+    position, capacity = row[POSITION], row[CAPACITY]
     for head in range(shape.heads + shape.kv_heads):
         part = qkv[head * size : (head + 1) * size]
         if shape.head_norms != 0:
             norm = weights.head_norms[2 * layer + (1 if head >= shape.heads else 0)]
             r.rms_norm(part, norm, shape.epsilon, part)
-        r.rotate(part, cosines, sines)
+        r.rotate(part, weights.cosines[position], weights.sines[position])
     value_tiles = (size + LANES - 1) // LANES
     for head in range(shape.kv_heads):
         index = layer * shape.kv_heads + head
-        key = qkv[(shape.heads + head) * size : (shape.heads + head + 1) * size]
-        value = qkv[
-            (shape.heads + shape.kv_heads + head) * size : (shape.heads + shape.kv_heads + head + 1) * size
-        ]
+        key = (shape.heads + head) * size
+        value = key + shape.kv_heads * size
         start = index * capacity * size + (position // LANES) * LANES * size + position % LANES
         for place in range(size):
-            _write_cache(shape.cache_format, row[KEYS], start + place * LANES, key[place])
+            _write_cache(shape.cache_format, row[KEYS], start + place * LANES, qkv[key + place])
         for place in range(size):
             at = ((index * value_tiles + place // LANES) * capacity + position) * LANES + place % LANES
-            _write_cache(shape.cache_format, row[VALUES], at, value[place])
+            _write_cache(shape.cache_format, row[VALUES], at, qkv[value + place])
 
 
 @kernel()
-def attend(shape: Shape, buffers: Buffers, layer: int, row: Any, number: int, head: int, rank: int) -> None:
+def attend(t: Any, layer: int, number: int, head: int, rank: int) -> None:
     """Attention of one row for the query heads that share one kv head."""
-    size, capacity, group = shape.size, row[CAPACITY], shape.heads // shape.kv_heads
+    shape, b, row = shape_in(t), buffers_in(t), pass_in(t).rows[number]
+    size, capacity, group, format = shape.size, row[CAPACITY], shape.heads // shape.kv_heads, shape.cache_format
     length = row[POSITION] + 1
-    element = 2 if shape.cache_format == F16 else 4
-    step_bytes = STEP * LANES * element
-    scores, mixed = buffers.scores[rank], buffers.mixed[rank]
-    index = layer * shape.kv_heads + head
-    query = buffers.qkv[number].ctypes.data + 4 * head * group * size
-    keys = row[KEYS] + element * index * capacity * size
+    element = 2 if format == F16 else 4
+    scores, mixed = b.scores[rank], b.mixed[rank]
     out, stride = scores.ctypes.data, 4 * scores.shape[1]
+    index = layer * shape.kv_heads + head
+    query = b.qkv[number].ctypes.data + 4 * head * group * size
+    keys, steps = row[KEYS] + element * index * capacity * size, size // STEP
     for tile in range((length + LANES - 1) // LANES):
         place = keys + element * tile * LANES * size
-        tile_rows(
-            shape.cache_format,
-            place,
-            query,
-            4 * size,
-            32 * size,
-            0,
-            0,
-            size // STEP,
-            out + 64 * tile,
-            stride,
-            group,
-            0,
-        )
+        tile_rows(format, place, query, 4 * size, 32 * size, 0, 0, steps, out + 64 * tile, stride, group, 0)
     steps = (length + STEP - 1) // STEP
     scale = np.float32(1.0) / np.sqrt(np.float32(size))
     for one in range(group):
-        total = r.softmax_unnormalized(scores[one, :length], scale)
+        # the sum goes behind the last position there can be
+        scores[one, scores.shape[1] - 1] = r.softmax_unnormalized(scores[one, :length], scale)
         scores[one, length : steps * STEP] = np.float32(0.0)
-        scores[one, scores.shape[1] - 1] = total  # no position lies there
     value_tiles = (size + LANES - 1) // LANES
     values = row[VALUES] + element * index * value_tiles * capacity * LANES
     for tile in range(value_tiles):
-        place = values + tile * capacity * (step_bytes // STEP)
-        product = mixed.ctypes.data + 64 * tile
-        tile_rows(
-            shape.cache_format, place, out, stride, 8 * stride, 0, 0, steps, product, 4 * mixed.shape[1], group, 0
-        )
+        place, to = values + element * tile * capacity * LANES, mixed.ctypes.data + 64 * tile
+        tile_rows(format, place, out, stride, 8 * stride, 0, 0, steps, to, 4 * mixed.shape[1], group, 0)
     for one in range(group):
         inverse = np.float32(1.0) / scores[one, scores.shape[1] - 1]
         start = (head * group + one) * size
         for place in range(size):
-            buffers.attended[number, start + place] = mixed[one, place] * inverse
+            b.attended[number, start + place] = mixed[one, place] * inverse
