@@ -98,7 +98,7 @@ def show(result: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="smollm2-135m")
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--precision", choices=["auto", "fp32", "bf16", "int8", "int4"], default="fp32")
     parser.add_argument("--tokens", type=int, default=120)
     parser.add_argument("--classes", nargs="+", choices=list(PROMPTS), default=["grounded", "chat"])
     options = parser.parse_args()
