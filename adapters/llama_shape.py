@@ -55,6 +55,8 @@ def read_shape(directory: Path) -> LlamaShape:
 
 def shape_of(config: dict[str, Any]) -> LlamaShape:
     """From the dictionary in `config.json`. Raises `ValueError`, `KeyError` or `TypeError` for what is wrong."""
+    if not isinstance(config, dict):
+        raise TypeError("it is no JSON object")
     family = config.get("model_type")
     if family not in FAMILIES:
         raise ValueError(f"the model type is {family!r}; known are {', '.join(FAMILIES)}")
@@ -96,13 +98,16 @@ def _check(shape: LlamaShape) -> None:
 
 
 def _inverse_frequencies(config: dict[str, Any], size: int) -> tuple[float, ...]:
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope: dict[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise TypeError(f"its rotary embedding is {rope!r}, no JSON object")
     kind = rope.get("rope_type", rope.get("type", "default"))
     theta = float(rope.get("rope_theta", config.get("rope_theta", 10000.0)))
-    if float(config.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0))) != 1.0:
+    if float(config.get("partial_rotary_factor") or rope.get("partial_rotary_factor") or 1.0) != 1.0:
         raise ValueError("only a part of each head is rotated")
     powers = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-    plain = (np.float32(1.0) / np.float32(theta) ** powers).astype(np.float32)
+    # powers in float64, rounded: what torch has; numpy's own in float32 are up to two units off
+    plain = np.float32(1.0) / (theta ** powers.astype(np.float64)).astype(np.float32)
     if kind == "default":
         scaled = plain
     elif kind == "linear":
