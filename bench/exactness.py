@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.prompts import all_prompts
 from bench.turns import Contender, prompt_ids
+from grimboost.loading import PRECISIONS
 
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -47,12 +48,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="smollm2-135m")
     parser.add_argument("--tokens", type=int, default=200)
-    parser.add_argument("--precision", choices=["fp32", "bf16"], action="append")
+    parser.add_argument("--precision", choices=list(PRECISIONS), action="append")
     parser.add_argument("--way", choices=list(WAYS), action="append")
     options = parser.parse_args()
     result = {
         precision: compare(options.target, precision, options.tokens, options.way or list(WAYS))
-        for precision in options.precision or ["fp32", "bf16"]
+        for precision in options.precision or PRECISIONS
     }
     print("| precision | way | equal | passes with | without | near-ties |\n|---|---|---|---|---|---|")
     for precision, ways in result.items():

@@ -69,7 +69,7 @@ class Engine:
         self.loaded = loaded
         self.drafter = make_drafter(drafter, datastore)
         self._capacity = capacity
-        self._target = worker or Worker("target", lambda: TargetService(loaded.target))
+        self._target = worker or Worker("target", lambda: TargetService(loaded.target), gathers=True)
         self._workers = [self._target]
         self._drafter: Worker | None = None
         if self.drafter is not None:
@@ -112,7 +112,7 @@ class Engine:
             loaded.append(load_target(target, precision, kernels, threads, progress))
             return TargetService(loaded[0].target)
 
-        worker = Worker("target", make)
+        worker = Worker("target", make, gathers=True)
         await worker.start()
         return cls(loaded[0], made, worker=worker)
 

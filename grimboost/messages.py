@@ -294,13 +294,15 @@ class PassRequested(Message, frozen=True):
 
 
 class PassReturned(Message, frozen=True):
-    """Choices in row order, the slot's length after the pass, and how long the pass took."""
+    """Choices in row order, the slot's length after the pass, how long the pass took, and who else was in it:
+    rows and slots of the whole batch, this one's among them."""
 
     number: int
     choices: tuple[Choice, ...]
     length: int
     seconds: float = 0.0
     batch_rows: int = 0
+    batch_slots: int = 0
 
 
 class PassFailed(Message, frozen=True):

@@ -78,7 +78,7 @@ class TargetService:
             seconds = time.perf_counter() - begin
             rows = sum(len(job.request.tokens) for job in jobs)
             return [
-                (job.lease, self._returned(job, chosen, seconds, rows))
+                (job.lease, self._returned(job, chosen, seconds, rows, len(jobs)))
                 for job, chosen in zip(jobs, results, strict=True)
             ]
         except BaseException as error:  # whoever waits for the answer must get one
@@ -97,13 +97,13 @@ class TargetService:
             batch.append(Rows(slot, job.request.tokens, job.request.choose))
         return self._target.step(batch)
 
-    def _returned(self, job: Job, chosen: list[Chosen], seconds: float, rows: int) -> m.PassReturned:
+    def _returned(self, job: Job, chosen: list[Chosen], seconds: float, rows: int, slots: int) -> m.PassReturned:
         if len(chosen) != job.request.choose:
             raise TargetError(f"the target made {len(chosen)} choices where {job.request.choose} were asked for")
         vocabulary = self._target.vocabulary
         choices = tuple(m.Choice(one.id, vocabulary.data(one.id), one.margin) for one in chosen)
         length = self._target.length(self._slots[job.lease])
-        return m.PassReturned(job.request.number, choices, length, seconds, rows)
+        return m.PassReturned(job.request.number, choices, length, seconds, rows, slots)
 
 
 def _failure(error: BaseException) -> m.PassFailed:

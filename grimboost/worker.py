@@ -9,7 +9,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import anyio
 from msgspec import Struct
@@ -19,6 +21,10 @@ from grimboost.event_loop import call_soon
 from grimboost.messages import Message
 
 log = get_logger(__name__)
+
+LONGEST_GATHERING = 0.005
+"""Seconds that a worker waits at most for jobs that may join those at hand, and no longer than its last batch
+took."""
 
 
 class Lease:
@@ -75,9 +81,13 @@ class Worker:
     times per pass on two cores).
     """
 
-    def __init__(self, name: str, make: Callable[[], Service]) -> None:
+    def __init__(self, name: str, make: Callable[[], Service], gathers: bool = False) -> None:
+        """`gathers`: wait a moment for those whose jobs ran together last time, so that they stay together."""
         self.name = name
         self._make = make
+        self._gathers = gathers
+        self._last: WeakSet[Lease] = WeakSet()
+        self._last_seconds = 0.0
         self._failure: BaseException | None = None
         self._ready = anyio.Event()
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -159,14 +169,23 @@ class Worker:
     def _waiting(self) -> tuple[list[Job], bool]:
         """Everything that is queued, at least one; and whether the end was among it."""
         taken = [self._queue.get()]
-        while not self._queue.empty():
-            taken.append(self._queue.get())
+        deadline = time.perf_counter() + min(LONGEST_GATHERING, self._last_seconds)
+        missing = set(self._last) if self._gathers and len(self._last) > 1 else set[Lease]()
+        while True:
+            missing = {lease for lease in missing if not lease.ended}
+            missing.difference_update(job.lease for job in taken if job is not None)
+            patience = deadline - time.perf_counter()
+            if self._queue.empty() and (not missing or patience <= 0 or None in taken):
+                break
+            with suppress(queue.Empty):
+                taken.append(self._queue.get(timeout=max(patience, 0.0)))
         return [job for job in taken if job is not None], None in taken
 
     def _work(self, service: Service, jobs: list[Job]) -> None:
         begin = time.perf_counter()
         answers = service.handle(jobs)
-        self._busy += time.perf_counter() - begin
+        self._last, self._last_seconds = WeakSet(job.lease for job in jobs), time.perf_counter() - begin
+        self._busy += self._last_seconds
         self._batches += 1
         self._jobs += len(jobs)
         self._post(lambda: _deliver(answers))

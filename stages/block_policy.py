@@ -8,6 +8,8 @@ token that the target then chooses alone is compared with the span drafted for i
 
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from grimboost.stages.configuration import CostCurve
 
 GAIN_REQUIRED = 1.02
@@ -39,14 +41,28 @@ class AcceptanceEstimate:
         self._promised = MEMORY * self._promised + max(confidence, 0.01)
 
 
-def block_length(curve: CostCurve, probabilities: Iterable[float]) -> int:
-    """Spans to check in the next pass; 0 turns speculation off for this pass."""
-    best, best_rate = 0, GAIN_REQUIRED / curve.cost(1)
-    reach, tokens = 1.0, 1.0
+class Company(Struct, frozen=True):
+    """Other generations in the same pass: how many, and their rows together."""
+
+    generations: int = 0
+    rows: int = 0
+
+
+ALONE = Company()
+
+
+def block_length(curve: CostCurve, probabilities: Iterable[float], company: Company = ALONE) -> int:
+    """Spans to check in the next pass; 0 turns speculation off for this pass.
+
+    In company a row costs what it adds to the whole pass, and what counts is what the whole pass commits: at
+    least one token for each of the others.
+    """
+    best, best_rate = 0, GAIN_REQUIRED * (company.generations + 1) / curve.cost(company.rows + 1)
+    reach, tokens = 1.0, company.generations + 1.0
     for count, probability in enumerate(probabilities, 1):
         reach *= probability
         tokens += reach
-        rate = tokens / curve.cost(count + 1)
+        rate = tokens / curve.cost(company.rows + count + 1)
         if rate > best_rate:
             best, best_rate = count, rate
     return best

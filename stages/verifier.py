@@ -29,7 +29,7 @@ from itertools import islice
 from grimboost import messages as m
 from grimboost.errors import StageError
 from grimboost.stages.alignment import Judgement, judge
-from grimboost.stages.block_policy import AcceptanceEstimate, block_length
+from grimboost.stages.block_policy import ALONE, AcceptanceEstimate, Company, block_length
 from grimboost.stages.configuration import VerifierConfig
 from grimboost.stages.sampling_rule import SamplingRule
 from grimboost.stages.stage import undefined
@@ -76,6 +76,7 @@ class VerifierStage:
         self._recheck: deque[int] = deque()  # positions still to feed one by one
         self._suspect = 0  # row of the block whose choice is being re-checked
         self._passes = self._rows = self._ties = 0  # cost of the verdict in the making
+        self._company = ALONE  # who else was in the latest pass; most likely they are in the next one too
 
     @property
     def done(self) -> bool:
@@ -160,7 +161,7 @@ class VerifierStage:
         limit = max(0, min(self._more, self._config.max_rows) - 1)
         candidates = tuple(islice(self._waiting, limit))
         probabilities = [self._estimate.probability(span.confidence) for span in candidates]
-        self._block = candidates[: block_length(self._config.curve, probabilities)]
+        self._block = candidates[: block_length(self._config.curve, probabilities, self._company)]
         if candidates:  # none says nothing about what drafting is worth
             self._off = not self._block
         keep = len(self._path) - 1
@@ -176,6 +177,10 @@ class VerifierStage:
 
     def _passed(self, message: m.PassReturned) -> list[m.Message]:
         choices, checked = message.choices, len(self._block)
+        if message.batch_slots > 1:
+            self._company = Company(message.batch_slots - 1, message.batch_rows - len(choices))
+        else:
+            self._company = ALONE
         suspect = self._near_tie(choices)
         if suspect is not None:
             return self._begin_recheck(suspect)

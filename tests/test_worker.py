@@ -62,6 +62,37 @@ async def ended(worker: Worker) -> None:
 
 
 @both_loops
+def test_jobs_that_ran_together_are_waited_for_a_moment_and_stay_together(backend: str) -> None:
+    async def main() -> None:
+        service = Echo(lambda _: time.sleep(0.05))
+        worker = Worker("test", lambda: service, gathers=True)
+        await worker.start()
+        (first, one), (second, two), (third, _) = lease_of(1), lease_of(2), lease_of(3)
+        worker.submit(Job(first, 0))  # holds the thread while the next ones come
+        await anyio.sleep(0.02)
+        for number, lease in enumerate((first, second, third), 1):
+            worker.submit(Job(lease, number))
+        for _ in range(2):
+            await one.receive()
+        worker.submit(Job(first, 4))
+        await anyio.sleep(0.002)  # the thread is free, and waits for the two others
+        third.ended = True
+        worker.submit(Job(second, 5))
+        for mailbox in (one, two):
+            await mailbox.receive()
+        await two.receive()
+        assert service.batches[:3] == [[0], [1, 2, 3], [4, 5]]
+        begin = time.perf_counter()
+        worker.submit(Job(first, 6))  # the second does not come again: a moment, and no longer
+        await one.receive()
+        assert time.perf_counter() - begin < 0.05 + 0.045
+        assert service.batches[3:] == [[6]]
+        await ended(worker)
+
+    run(main, backend)
+
+
+@both_loops
 def test_what_waits_is_one_batch_in_order(backend: str) -> None:
     async def main() -> None:
         gate = Gate()

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grimboost.stages.block_policy import GAIN_REQUIRED, AcceptanceEstimate, block_length
+from grimboost.stages.block_policy import GAIN_REQUIRED, AcceptanceEstimate, Company, block_length
 from grimboost.stages.configuration import CostCurve
 
 FLAT = CostCurve((1, 2, 4, 8, 16), (1.0, 1.0, 1.0, 1.0, 1.0))
@@ -52,6 +52,19 @@ def test_free_rows_take_every_likely_span(count):
 def test_an_unlikely_span_ends_the_block_before_it(curve, chances, place):
     cut = [*chances[:place], 0.0, *chances[place:]]
     assert block_length(curve, cut) <= min(place, len(chances))
+
+
+def test_in_company_a_block_is_worth_what_it_adds_to_the_whole_pass():
+    """One row is nearly free, eight cost much: alone it drafts, beside seven others it does not."""
+    curve = CostCurve((1, 2, 8, 16), (1.0, 1.05, 4.0, 8.0))
+    assert block_length(curve, [0.6]) == 1
+    assert block_length(curve, [0.9], Company(7, 7)) == 0
+    assert block_length(FLAT, [0.9], Company(7, 7)) == 1
+
+
+@given(curves, probabilities)
+def test_no_company_is_being_alone(curve, chances):
+    assert block_length(curve, chances, Company()) == block_length(curve, chances)
 
 
 def test_a_gain_below_the_uncertainty_of_the_curve_is_no_gain():
