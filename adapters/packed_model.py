@@ -5,13 +5,15 @@ rows rounded to bytes when they meet them. What the GGUF file holds with the bit
 code; everything else is rounded here once. The embedding and the output head are never below 8 bits. Keys and
 values are kept in float32 for `fp32` and in float16 otherwise; all sums are float32.
 
-The file: a header in JSON behind its length, then each array at a multiple of 64 bytes. It knows no kernels
-and no slots.
+The file: a header in JSON behind its length and checksum, then each array at a multiple of 64 bytes. It knows
+no kernels and no slots.
 """
 
+import struct
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -23,12 +25,14 @@ from grimboost.adapters.packed_layout import PackedMatrix, pack_blocks, pack_flo
 from grimboost.adapters.quantized_blocks import Blocks, quantize
 from grimboost.adapters.target import Precision
 from grimboost.errors import ModelReferenceError
-from grimboost.kernels.tiles import GROUP, Format
+from grimboost.kernels.tiles import GROUP, LANES, Format
 
 MAGIC = b"grimpack"
-VERSION = 1
+VERSION = 2
 ALIGNMENT = 64
 _PAGE = 4096
+_START = struct.Struct("<8sHII")
+_LARGEST_HEADER = 1 << 24
 
 Floats = NDArray[np.float32]
 
@@ -81,22 +85,21 @@ def pack_model(
     source = _Source(shape, tensors, blocks, precision)
     matrices: list[PackedMatrix] = []
     biases: list[Floats | None] = []
-    qkv, mlp = shape.size * (shape.heads + 2 * shape.kv_heads), -(-shape.mlp // GROUP) * GROUP
+    queries, keys, mlp = shape.heads * shape.size, shape.kv_heads * shape.size, -(-shape.mlp // GROUP) * GROUP
     for layer in range(shape.layers):
         attention, feed = f"model.layers.{layer}.self_attn.", f"model.layers.{layer}.mlp."
-        group = [f"{attention}{one}_proj" for one in "qkv"]
-        matrices.append(source.matrix(group, shape.hidden))
-        biases.append(source.bias(group, qkv))
-        for names, columns, height in (
-            ([f"{attention}o_proj"], shape.heads * shape.size, shape.hidden),
-            ([f"{feed}gate_proj", f"{feed}up_proj"], shape.hidden, mlp),
-            ([f"{feed}down_proj"], shape.mlp, shape.hidden),
+        qkv = [(f"{attention}{one}_proj", queries if one == "q" else keys) for one in "qkv"]
+        for parts, columns, pad_rows in (
+            (qkv, shape.hidden, 0),
+            ([(f"{attention}o_proj", shape.hidden)], queries, 0),
+            ([(f"{feed}gate_proj", shape.mlp), (f"{feed}up_proj", shape.mlp)], shape.hidden, mlp),
+            ([(f"{feed}down_proj", shape.hidden)], shape.mlp, 0),
         ):
-            matrices.append(source.matrix(names, columns, mlp if len(names) == 2 else 0))
-            biases.append(source.bias(names, height))
+            matrices.append(source.matrix(parts, columns, pad_rows))
+            biases.append(source.bias(parts, pad_rows))
         progress(layer + 1, shape.layers)
-    matrices.append(source.output_head())
-    matrices.append(matrices[-1] if shape.tied else source.matrix(["model.embed_tokens"], shape.hidden, wide=True))
+    matrices.append(source.wide_matrix("model.embed_tokens" if shape.tied else "lm_head"))
+    matrices.append(matrices[-1] if shape.tied else source.wide_matrix("model.embed_tokens"))
     biases += [None, None]
     names = [f"model.layers.{i}.{n}_layernorm" for i in range(shape.layers) for n in ("input", "post_attention")]
     norms = np.stack([source.vector(name, shape.hidden) for name in (*names, "model.norm")])
@@ -117,6 +120,10 @@ def pack_loaded(model: Any, precision: Precision, blocks: Mapping[str, Blocks] |
     return pack_model(shape, tensors, blocks or {}, precision)
 
 
+_Part: TypeAlias = tuple[str, int]
+"""A matrix's name in transformers, without `.weight`, and its rows."""
+
+
 class _Source:
     """The tensors of a model, and how this precision wants them."""
 
@@ -129,23 +136,29 @@ class _Source:
     ) -> None:
         self.shape, self.tensors, self.blocks, self.precision = shape, tensors, blocks, precision
 
-    def output_head(self) -> PackedMatrix:
-        """The head, which may be the embedding."""
-        return self.matrix(["model.embed_tokens" if self.shape.tied else "lm_head"], self.shape.hidden, wide=True)
+    def wide_matrix(self, name: str) -> PackedMatrix:
+        """The embedding or the output head: never below 8 bits."""
+        return self.matrix([(name, self.shape.vocabulary)], self.shape.hidden, wide=True)
 
-    def matrix(self, names: list[str], columns: int, pad_rows: int = 0, wide: bool = False) -> PackedMatrix:
-        """Matrices one below the other, each padded to `pad_rows`; `wide`: never below 8 bits."""
+    def matrix(self, parts: list[_Part], columns: int, pad_rows: int = 0, wide: bool = False) -> PackedMatrix:
+        """Matrices one below the other, each padded to `pad_rows`."""
         if self.precision in {"fp32", "bf16"}:
-            parts = [_padded(self.tensor(name, columns), pad_rows) for name in names]
-            return pack_floats(np.concatenate(parts), Format.F32 if self.precision == "fp32" else Format.BF16)
+            found = [_padded(self.tensor(part, columns), pad_rows) for part in parts]
+            return pack_floats(np.concatenate(found), Format.F32 if self.precision == "fp32" else Format.BF16)
         bits = 4 if self.precision == "int4" and not wide else 8
-        return pack_blocks(stack_blocks([self._blocks(name, columns, bits, pad_rows) for name in names]))
+        return pack_blocks(stack_blocks([self._blocks(part, columns, bits, pad_rows) for part in parts]))
 
-    def _blocks(self, name: str, columns: int, bits: int, pad_rows: int) -> Blocks:
+    def _blocks(self, part: _Part, columns: int, bits: int, pad_rows: int) -> Blocks:
+        name, height = part
         found = self.blocks.get(f"{name}.weight")
         if found is None or found.bits != bits:
-            return quantize(_padded(self.tensor(name, columns), pad_rows), bits)
-        rows = pad_rows - found.codes.shape[0]
+            tensor = _padded(self.tensor(part, columns), pad_rows)
+            try:
+                return quantize(tensor, bits)
+            except ValueError as error:
+                raise ModelReferenceError(f"{name}.weight cannot be rounded: {error}") from error
+        _expect(f"{name}.weight", (len(found.codes), found.columns), (height, columns))
+        rows = pad_rows - height
         if rows <= 0:
             return found
         nothing = Blocks(  # rows of scale 0
@@ -157,38 +170,41 @@ class _Source:
         )
         return stack_blocks([found, nothing])
 
-    def tensor(self, name: str, columns: int) -> Floats:
-        """A float32 matrix [out, columns]."""
-        found = self._named(f"{name}.weight")
-        if found.ndim != 2 or found.shape[1] != columns:
-            raise ModelReferenceError(f"{name}.weight has the shape {found.shape}; {columns} columns are expected")
-        return found
+    def tensor(self, part: _Part, columns: int) -> Floats:
+        """A float32 matrix."""
+        name, rows = part
+        return self._named(f"{name}.weight", (rows, columns))
 
     def vector(self, name: str, size: int) -> Floats:
         """A norm's weights [size]."""
-        found = self._named(f"{name}.weight")
-        if found.shape != (size,):
-            raise ModelReferenceError(f"{name}.weight has the shape {found.shape}, ({size},) is expected")
-        return found
+        return self._named(f"{name}.weight", (size,))
 
-    def bias(self, names: list[str], size: int) -> Floats | None:
+    def bias(self, parts: list[_Part], pad_rows: int = 0) -> Floats | None:
         """The biases of a stacked matrix, padded to whole tiles; None if it has none."""
-        found = [self.tensors.get(f"{name}.bias") for name in names]
-        if all(one is None for one in found):
+        if not any(f"{name}.bias" in self.tensors for name, _ in parts):
             return None
-        height = size // len(names) if len(names) == 2 else 0
-        sizes = [len(self._named(f"{name}.weight")) for name in names]
-        parts = [
-            np.zeros(rows, np.float32) if one is None else one for one, rows in zip(found, sizes, strict=True)
-        ]
-        whole = np.concatenate([np.pad(part, (0, max(0, height - len(part)))) for part in parts])
-        return np.pad(whole, (0, -len(whole) % 16)).astype(np.float32)
+        whole = []
+        for name, rows in parts:
+            has = f"{name}.bias" in self.tensors
+            one = self._named(f"{name}.bias", (rows,)) if has else np.zeros(rows, np.float32)
+            whole.append(np.pad(one, (0, max(0, pad_rows - rows))))
+        stacked = np.concatenate(whole)
+        return np.pad(stacked, (0, -len(stacked) % LANES)).astype(np.float32)
 
-    def _named(self, name: str) -> Floats:
+    def _named(self, name: str, shape: tuple[int, ...]) -> Floats:
         try:
-            return self.tensors[name]
+            found = self.tensors[name]
         except KeyError:
             raise ModelReferenceError(f"the weights have no tensor {name}") from None
+        _expect(name, found.shape, shape)
+        if not np.isfinite([found.min(), found.max()]).all():
+            raise ModelReferenceError(f"{name} has values that are not finite")
+        return found
+
+
+def _expect(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    if shape != expected:
+        raise ModelReferenceError(f"{name} has the shape {shape}; the configuration says {expected}")
 
 
 def _padded(matrix: Floats, rows: int) -> Floats:
@@ -208,7 +224,7 @@ def save(model: PackedModel, file: Path) -> None:
         offset += _aligned(array.nbytes)
     header = msgspec.json.encode(_Header(model.shape, model.precision, places))
     with file.open("wb") as stream:
-        stream.write(MAGIC + bytes([VERSION]) + len(header).to_bytes(7, "little") + header)
+        stream.write(_START.pack(MAGIC, VERSION, len(header), zlib.crc32(header)) + header)
         start = _data_start(len(header))
         for place, (*_, array) in zip(places, arrays, strict=True):
             stream.seek(start + place.offset)
@@ -223,15 +239,19 @@ def load(file: Path) -> PackedModel:
     """
     try:
         with file.open("rb") as stream:
-            start = stream.read(16)
-            size = int.from_bytes(start[9:], "little")
-            if start[:9] != MAGIC + bytes([VERSION]):
+            magic, version, size, checksum = _START.unpack(stream.read(_START.size))
+            if (magic, version) != (MAGIC, VERSION):
                 raise ValueError("it is not a packed model of this version")
-            header = _DECODER.decode(stream.read(size))
-        data = np.memmap(file, np.uint8, "r", offset=_data_start(size))
-        if len(data) != sum(_aligned(place.size) for place in header.places):
+            raw = stream.read(min(size, _LARGEST_HEADER))
+        # offsets and sizes become addresses: damaged ones must not get that far
+        if zlib.crc32(raw) != checksum:
+            raise ValueError("its header is damaged")
+        header = _DECODER.decode(raw)
+        begin = _data_start(size)
+        if file.stat().st_size != begin + sum(_aligned(place.size) for place in header.places):
             raise ValueError("it is cut short")
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        data = np.memmap(file, np.uint8, "r", offset=begin)
+    except (OSError, ValueError, struct.error, msgspec.MsgspecError) as error:
         raise ModelReferenceError(f"cannot read the packed weights in {file}: {error}") from error
     return _assembled(header, np.asarray(data))
 
@@ -241,7 +261,7 @@ def _aligned(size: int) -> int:
 
 
 def _data_start(header_size: int) -> int:
-    return -(-(16 + header_size) // _PAGE) * _PAGE
+    return -(-(_START.size + header_size) // _PAGE) * _PAGE
 
 
 def _arrays(model: PackedModel) -> Iterable[tuple[str, int, int, NDArray[np.uint8]]]:
