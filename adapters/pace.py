@@ -1,26 +1,61 @@
 """How many threads a pass should use: all of the team, or one, whichever has been faster lately.
 
 A team waits for its slowest thread, so beside a busy neighbour two threads can be many times slower than one
-(measured: 37 ms against 6). Either choice gives the same bits, so it may change from pass to pass. It knows no
-model and reads no clock.
+(measured: 37 ms against 6). Either choice gives the same bits, so it may change from pass to pass. The fastest of
+the last few passes is what a choice is worth: a single pass may have been disturbed by anything. It knows no model
+and reads no clock.
 """
 
-FORGET = 0.25
-"""Weight of the newest time in the running mean."""
+from collections import deque
 
-FIRST_PROBE = 32
-LAST_PROBE = 1024
-"""Passes until the other choice is tried again: doubled each time that it loses, up to the last."""
+RECENT = 4
+"""Passes that are remembered of each choice, and passes of a probe: the first ones after a change are slow."""
+
+MARGIN = 0.95
+"""The other choice must take less than this share of the time."""
+
+FIRST_PROBE = 64
+LAST_PROBE = 2048
+"""Passes until the other choice is tried again: four times as many each time that it loses, up to the last."""
 
 
 class _Kind:
     """Passes of about the same number of rows."""
 
     def __init__(self) -> None:
-        self.seconds: dict[bool, float] = {}
         self.together = True
-        self.until_probe = 2
+        self.seconds: dict[bool, deque[float]] = {True: deque(maxlen=RECENT), False: deque(maxlen=RECENT)}
         self.interval = FIRST_PROBE
+        self.until_probe = RECENT
+        self.probes_left = 0
+
+    def next(self) -> bool:
+        if self.probes_left:
+            return not self.together
+        self.until_probe -= 1
+        if self.until_probe < 0:
+            self.probes_left = RECENT
+            self.seconds[not self.together].clear()
+            return not self.together
+        return self.together
+
+    def observe(self, together: bool, seconds: float) -> None:
+        self.seconds[together].append(seconds)
+        if together is self.together:
+            self._compare()
+        elif self.probes_left:
+            self.probes_left -= 1
+            if not self.probes_left and not self._compare():
+                self.until_probe, self.interval = self.interval, min(LAST_PROBE, 4 * self.interval)
+
+    def _compare(self) -> bool:
+        """Change the choice if the other one was faster, as far as both are known; whether it changed."""
+        chosen, other = self.seconds[self.together], self.seconds[not self.together]
+        if min(len(chosen), len(other)) < RECENT or min(other) >= MARGIN * min(chosen):
+            return False
+        self.together = not self.together
+        self.interval = self.until_probe = FIRST_PROBE
+        return True
 
 
 class Pace:
@@ -29,30 +64,12 @@ class Pace:
     def __init__(self, threads: int) -> None:
         self._alone = threads == 1
         self._kinds: dict[int, _Kind] = {}
-        self._probing = False
 
     def together(self, rows: int) -> bool:
         """Whether the whole team should run the next pass over so many rows."""
-        if self._alone:
-            return False
-        kind = self._kinds.setdefault(rows.bit_length(), _Kind())
-        kind.until_probe -= 1
-        self._probing = kind.until_probe <= 0
-        return kind.together is not self._probing
+        return not self._alone and self._kinds.setdefault(rows.bit_length(), _Kind()).next()
 
     def observe(self, rows: int, together: bool, seconds: float) -> None:
         """That pass took so long."""
-        if self._alone:
-            return
-        kind = self._kinds[rows.bit_length()]
-        per_row = seconds / rows
-        before = kind.seconds.get(together)
-        kind.seconds[together] = per_row if before is None else before + FORGET * (per_row - before)
-        if self._probing:  # one fresh time says more than an old mean
-            kind.seconds[together] = per_row
-        best = kind.seconds.get(True, 0.0) <= kind.seconds.get(False, float("inf"))
-        if best is not kind.together:
-            kind.together, kind.interval, kind.until_probe = best, FIRST_PROBE, FIRST_PROBE
-        elif self._probing:
-            kind.interval = min(LAST_PROBE, 2 * kind.interval)
-            kind.until_probe = kind.interval
+        if not self._alone:
+            self._kinds[rows.bit_length()].observe(together, seconds / rows)
