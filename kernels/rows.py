@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from grimboost.kernels.compiled import kernel
+from grimboost.kernels.rounding import round_group
 from grimboost.kernels.tiles import BLOCK, GROUP, float_of_bits
 
 _ROUNDER = np.float32(12582912.0)
@@ -47,15 +48,6 @@ def largest(x: Any) -> Any:
     return found
 
 
-@kernel(reorder=True)
-def largest_size(x: Any) -> Any:
-    """Largest absolute value. x: float32 [n]."""
-    found = np.float32(0.0)
-    for i in range(x.shape[0]):
-        found = max(found, abs(x[i]))
-    return found
-
-
 @kernel()
 def rms_norm(x: Any, weight: Any, epsilon: Any, out: Any) -> None:
     """Root mean square norm (Zhang and Sennrich 2019). All float32 [n]; `x` and `out` may be one."""
@@ -74,26 +66,23 @@ def quantize(x: Any, row: int, codes: Any, scales: Any, sums: Any, offsets: Any)
     -128 times the sum of the codes: [blocks, groups, 8].
     """
     block, lane = row // BLOCK, row % BLOCK
+    groups = codes.shape[1]
+    first = block * groups * BLOCK + lane
+    source, target = x.ctypes.data, codes.ctypes.data + first * GROUP
+    scale, total, offset = (
+        scales.ctypes.data + 4 * first,
+        sums.ctypes.data + 4 * first,
+        offsets.ctypes.data + 4 * first,
+    )
     for group in range(x.shape[0] // GROUP):
-        part = x[group * GROUP : (group + 1) * GROUP]
-        size = largest_size(part)
-        inverse = np.float32(127.0) / size if size > np.float32(0.0) else np.float32(0.0)
-        total = _round(part, inverse, codes[block, group, lane])
-        scale = size / np.float32(127.0)
-        scales[block, group, lane] = scale
-        sums[block, group, lane] = scale * np.float32(total)
-        offsets[block, group, lane] = np.int32(-128 * total)
-
-
-@kernel()
-def _round(x: Any, inverse: Any, codes: Any) -> Any:
-    """codes = x * inverse to the nearest integer; returns their sum. x: float32 [32]; codes: int8 [32]."""
-    total = np.int32(0)
-    for i in range(GROUP):
-        code = np.int32((x[i] * inverse + _ROUNDER) - _ROUNDER)
-        codes[i] = code
-        total = np.int32(total + code)
-    return total
+        near = group * BLOCK
+        round_group(
+            source + 4 * GROUP * group,
+            target + GROUP * near,
+            scale + 4 * near,
+            total + 4 * near,
+            offset + 4 * near,
+        )
 
 
 @kernel()
@@ -146,9 +135,10 @@ def best_two(logits: Any) -> Any:
     """
     place, best, second = 0, np.float32(-np.inf), np.float32(-np.inf)
     block = 64
+    hidden = np.isnan(sum_of(logits))  # NaN may hide what is largest in its block
     for start in range(0, logits.shape[0], block):
         end = min(start + block, logits.shape[0])
-        if largest(logits[start:end]) > second:
+        if hidden or largest(logits[start:end]) > second:
             for i in range(start, end):
                 if logits[i] > best:
                     place, best, second = i, logits[i], best
