@@ -3,7 +3,7 @@
 Contenders do not share a process, because OpenMP pools of two threads that compute slow each other down; they
 take turns, so only one works at a time. Every time includes the prefill. Run by the benchmarks, not by people:
 
-    python -m bench.contender transformers | grimboost  REFERENCE PRECISION none | lookup
+    python -m bench.contender transformers | grimboost  REFERENCE PRECISION none | lookup  [THREADS]
 
 An answer has `ids`, `seconds`, `first` (seconds to the first byte, or the first token where no bytes are made) and
 `passes` (target passes that chose tokens). Here are transformers and grimboost, in `bench.peers` the engines that
@@ -75,8 +75,11 @@ def transformers_contender(reference: str, precision: str, lookup: bool) -> None
     loop(solve)
 
 
-def grimboost_contender(reference: str, precision: str, drafter: str) -> None:
-    """An engine in strict mode; options of a request become parameters."""
+def grimboost_contender(reference: str, precision: str, drafter: str, threads: int) -> None:
+    """An engine in strict mode; options of a request become parameters.
+
+    It has no datastore, or it would draft a second round from its own answers of the first.
+    """
     import anyio
 
     from grimboost.engine import Engine
@@ -102,7 +105,8 @@ def grimboost_contender(reference: str, precision: str, drafter: str) -> None:
         }
 
     async def main() -> None:
-        async with await Engine.load(reference, precision=precision, drafter=drafter) as engine:  # type: ignore[arg-type]
+        loading = Engine.load(reference, precision=precision, drafter=drafter, datastore="none", threads=threads)  # type: ignore[arg-type]
+        async with await loading as engine:
             say({"ready": True})
             while line := await anyio.to_thread.run_sync(sys.stdin.readline):
                 request = json.loads(line)
@@ -125,8 +129,8 @@ def say(answer: Answer) -> None:
 
 
 if __name__ == "__main__":
-    contender, reference, precision, detail = sys.argv[1:]
+    contender, reference, precision, detail, *threads = sys.argv[1:]
     if contender == "transformers":
         transformers_contender(reference, precision, detail == "lookup")
     else:
-        grimboost_contender(reference, precision, detail)
+        grimboost_contender(reference, precision, detail, int(threads[0]) if threads else 0)

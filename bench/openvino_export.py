@@ -5,8 +5,12 @@
 Needs torch, safetensors, openvino and nncf, and nothing of grimboost or transformers, so it can run in an
 environment of its own. The forward pass is written out in plain torch: the operations are those which OpenVINO's
 fusions look for (RMS norm, rotate-half rotary embedding, scaled dot-product attention behind a concatenated
-cache), and the cache becomes state, as Optimum Intel exports it. The compression is Optimum Intel's default for
-`--weight-format int4 --group-size 32 --ratio 1.0`: asymmetric int4 in groups of 32, embedding and head int8.
+cache), and the cache becomes state, as Optimum Intel exports it; both exports were measured and ran equally fast.
+
+The compression is that of its `--weight-format int4 --sym --group-size 64 --ratio 1.0`: symmetric int4 in groups
+of 64, embedding and head int8. Of nine kinds tried it was the fastest that lies no further from the target's own
+weights (KL divergence 0.42, perplexity +17%) than asymmetric int4 in groups of 32 (0.41, +18%), and 4 to 8 percent
+faster than that. GenAI's own reader rounds the offsets of a Q4_1 file to integers and comes no closer (0.41, +19%).
 """
 
 import argparse
@@ -16,7 +20,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-GROUP = 32
+GROUP = 64
 FILES = ("config.json", "generation_config.json")
 
 
@@ -176,7 +180,7 @@ def export(source: Path, target: Path) -> None:
         name: tensor for file in source.glob("model*.safetensors") for name, tensor in load_file(file).items()
     }
     model = nncf.compress_weights(
-        convert(config, weights), mode=nncf.CompressWeightsMode.INT4_ASYM, group_size=GROUP, ratio=1.0
+        convert(config, weights), mode=nncf.CompressWeightsMode.INT4_SYM, group_size=GROUP, ratio=1.0
     )
     scratch = target.with_name(f"{target.name}.{os.getpid()}.partial")
     scratch.mkdir(parents=True)

@@ -45,9 +45,9 @@ def llama_cpp_contender(file: str, threads: int) -> None:
     greedy = api.llama_sampler_init_greedy()
 
     def feed(ids: list[int]) -> None:
-        batch = api.llama_batch_get_one((api.llama_token * len(ids))(*ids), len(ids))
-        if api.llama_decode(context, batch):
-            raise SystemExit("llama_decode failed")
+        held = (api.llama_token * len(ids))(*ids)  # a batch only points to it
+        if status := api.llama_decode(context, api.llama_batch_get_one(held, len(ids))):
+            raise SystemExit(f"llama_decode ended with {status}")
 
     def solve(ids: list[int], count: int, _: dict[str, Any]) -> Answer:
         api.llama_memory_clear(memory, True)

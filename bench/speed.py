@@ -5,9 +5,11 @@
                           [--threads 2] [--peer-python PATH] [--gguf FILE]
 
 Each contender is a process of its own and writes the same number of tokens greedily behind the same prompt ids
-(end-of-sequence ignored), with the same number of threads, from an empty cache. They take turns prompt by prompt,
-each prompt begun by another one, because a machine's speed drifts. Seconds include the prefill; of several rounds
-the fastest counts. Progress goes to standard error; a Markdown table and, last, one JSON line to standard output:
+(end-of-sequence ignored), with the same number of threads, from an empty cache and without what it learned from
+earlier prompts. They take turns prompt by prompt, each prompt begun by another one, because a machine's speed
+drifts; other work on the same cores harms some many times more than others, so `load` is noted. Seconds include
+the prefill; of several rounds the fastest counts. Progress goes to standard error; a Markdown table and, last, one
+JSON line to standard output:
 
 tokens/s         tokens of all prompts of the class by their seconds
 ratio            to the reference contender (the first one that runs, unless chosen)
@@ -25,6 +27,7 @@ reason, where they are not installed (the extra `bench`).
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,6 +45,7 @@ from grimboost.model_cache import cache_root
 from grimboost.model_references import ResolvedModel, resolve
 
 TRUTH = "transformers fp32"
+BUSY = 0.5
 
 Answers = dict[str, list[dict[str, Any]]]
 """Contender -> its answers to one prompt, one per round."""
@@ -80,7 +84,7 @@ def all_specs(precisions: list[str]) -> list[Spec]:
 def start(spec: Spec, model: ResolvedModel, options: argparse.Namespace) -> Contender:
     """The running contender. Raises `Unavailable`."""
     if spec.kind in {"transformers", "grimboost"}:
-        arguments = [spec.kind, options.target, spec.precision, spec.detail]
+        arguments = [spec.kind, options.target, spec.precision, spec.detail, str(options.threads)]
         return Contender(spec.name, *arguments, threads=options.threads)
     path = gguf_file(model, options) if spec.kind == "llama.cpp" else openvino_directory(model, options)
     arguments = [spec.kind, str(path), str(options.threads), spec.detail]
@@ -99,7 +103,7 @@ def gguf_file(model: ResolvedModel, options: argparse.Namespace) -> Path:
 
 def openvino_directory(model: ResolvedModel, options: argparse.Namespace) -> Path:
     """The target's int4 model for OpenVINO, exported where it is missing."""
-    directory = cache_root() / "bench" / f"openvino-int4-{model.digest[:12]}"
+    directory = cache_root() / "bench" / f"openvino-int4-sym-g64-{model.digest[:12]}"
     if not directory.is_dir():
         note("exporting the model for OpenVINO, once (a minute)")
         command = [options.peer_python, "-m", "bench.openvino_export", str(model.directory), str(directory)]
@@ -247,6 +251,9 @@ def main() -> None:
     every = all_specs(options.precision)
     specs = [spec for spec in every if any(fnmatch(spec.name, pattern) for pattern in options.contenders)]
     names = ", ".join(spec.name for spec in every)
+    load = round(os.getloadavg()[0], 2)
+    if load > BUSY:
+        note(f"the load average is {load}: figures count only on a machine that does nothing else")
     if not specs or not {options.reference} <= {None, *(spec.name for spec in specs)}:
         raise SystemExit(f"--contenders and --reference choose from: {names}")
     with ExitStack() as stack:
@@ -256,7 +263,7 @@ def main() -> None:
         rows = measure(contenders, options)
     specs = [spec for spec in specs if spec.name in running]
     result = {name: getattr(options, name) for name in ("target", "tokens", "rounds", "prompts", "threads")}
-    result |= {"reference": reference, "skipped": skipped}
+    result |= {"load": load, "reference": reference, "skipped": skipped}
     result |= {"classes": classes(rows, specs, reference, options.tokens)}
     show(result)
     print(json.dumps(result))
