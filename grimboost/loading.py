@@ -124,8 +124,13 @@ def _load_packed(
     progress: Progress | None,
 ) -> Target:
     from grimboost.adapters.packed_target import PackedTarget
+    from grimboost.kernels.compiled import drop_others, is_kept
     from grimboost.packed_store import PackedStore
 
+    if not is_kept():
+        drop_others()
+        if progress:
+            progress("compiling kernels, once, for half a minute", 0, 1)
     store = PackedStore(cache_root())
     chosen = store.fastest(resolved, progress) if precision == "auto" else precision
     model = store.obtain(resolved, chosen, progress)

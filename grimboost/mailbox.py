@@ -13,8 +13,9 @@ from collections import deque
 from typing import Generic, TypeVar
 
 import anyio
-from anyio.lowlevel import checkpoint
 from msgspec import Struct
+
+from grimboost.event_loop import Signal, new_signal
 
 Item = TypeVar("Item")
 
@@ -42,8 +43,8 @@ class Mailbox(Generic[Item]):
         self._capacity: float = capacity
         self._data: deque[Item] = deque()
         self._control: deque[Item] = deque()
-        self._receivers: deque[anyio.Event] = deque()
-        self._senders: deque[anyio.Event] = deque()
+        self._receivers: deque[Signal] = deque()
+        self._senders: deque[Signal] = deque()
         self._closed = False
         self._delivered = 0
         self._dropped = 0
@@ -67,11 +68,10 @@ class Mailbox(Generic[Item]):
     async def send(self, item: Item) -> None:
         """Put on the data lane, waiting for room. Cancelled: the item was not sent.
 
+        With room it does not give way to other tasks: whoever sends without end has to do that by itself.
         Raises `MailboxClosed` if the mailbox is closed before there is room.
         """
         waited = False
-        if self._closed or (self._room() and not self._senders):
-            await checkpoint()
         while not self._closed and not (self._room() and (waited or not self._senders)):
             await self._wait(self._senders, again=waited)
             waited = True
@@ -105,15 +105,21 @@ class Mailbox(Generic[Item]):
 
         Raises `MailboxClosed` if the mailbox is closed and empty. Cancelled: no item is lost.
         """
+        if timeout is None or self._control or self._data:
+            return await self._receive()
+        with anyio.move_on_after(timeout):
+            return await self._receive()
+        return self.receive_nowait()  # what came at the same moment as the end of the patience
+
+    async def _receive(self) -> Item | None:
         waited = False
-        with anyio.move_on_after(math.inf if timeout is None else timeout):
-            while not (self._control or self._data):
-                if self._closed:
-                    raise MailboxClosed
-                if self._capacity == 0:
-                    self._wake(self._senders)
-                await self._wait(self._receivers, again=waited)
-                waited = True
+        while not (self._control or self._data):
+            if self._closed:
+                raise MailboxClosed
+            if self._capacity == 0:
+                self._wake(self._senders)
+            await self._wait(self._receivers, again=waited)
+            waited = True
         return self.receive_nowait()
 
     # ------------------------------------------------------------ ending
@@ -132,14 +138,14 @@ class Mailbox(Generic[Item]):
                 waiters.popleft().set()
 
     @staticmethod
-    def _wake(waiters: deque[anyio.Event]) -> None:
+    def _wake(waiters: deque[Signal]) -> None:
         if waiters:
             waiters.popleft().set()
 
     @classmethod
-    async def _wait(cls, waiters: deque[anyio.Event], again: bool) -> None:
+    async def _wait(cls, waiters: deque[Signal], again: bool) -> None:
         """Until woken. `again`: woken before and too late, so the place at the head of the line is kept."""
-        event = anyio.Event()
+        event = new_signal()
         if again:
             waiters.appendleft(event)
         else:

@@ -98,6 +98,10 @@ class PackedStore:
     def _kept(self, model: PackedModel, file: Path) -> PackedModel:
         if not self._replace(file, lambda part: packed_model.save(model, part)):
             return model
+        for other in file.parent.glob(f"{file.name.rpartition('-')[0]}-*.pack"):
+            if other != file:  # of another version of the layout: nobody reads it any more
+                with suppress(OSError):
+                    other.unlink()
         return packed_model.load(file)
 
     @staticmethod

@@ -6,6 +6,7 @@ wheel; no compiler has to be on the machine. It knows no kernel.
 """
 
 import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,6 +39,18 @@ def kernel(reorder: bool = False) -> Callable[[Function], Function]:
             config.CACHE_DIR = kept
 
     return decorate
+
+
+def is_kept() -> bool:
+    """Whether these kernels have been compiled on this machine before; if not, the first pass takes a while."""
+    return _FOLDER.is_dir()
+
+
+def drop_others() -> None:
+    """Delete what was kept of kernels with other sources."""
+    for folder in _FOLDER.parent.glob("*"):
+        if folder != _FOLDER:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sources() -> str:
