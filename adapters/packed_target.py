@@ -17,6 +17,7 @@ from grimboost.adapters.packed_runner import MOST_ROWS, Cache, Row, Runner, usab
 from grimboost.adapters.slots import SlotTable
 from grimboost.adapters.target import Chosen, Rows, Slot, TargetFacts
 from grimboost.adapters.vocabulary import Vocabulary
+from grimboost.errors import TargetError
 from grimboost.stages.sampling_rule import SamplingRule
 
 
@@ -58,20 +59,22 @@ class PackedTarget:
 
     def step(self, batch: Sequence[Rows]) -> list[list[Chosen]]:
         self._slots.check(batch)
+        self._check_ids(batch)
         rows: list[Row] = []
+        plain: list[bool] = []
         for entry in batch:
             slot = self._slots[entry.slot]
-            held = len(slot.tokens)
+            held, silent = len(slot.tokens), len(entry.tokens) - entry.choose
             slot.cache.reserve(held + len(entry.tokens))
-            silent = len(entry.tokens) - entry.choose
             rows += [
                 Row(token, held + place, slot.cache, place >= silent) for place, token in enumerate(entry.tokens)
             ]
-            slot.tokens.extend(entry.tokens)
-        plain = [self._is_plain(entry) for entry in batch]
+            plain.append(entry.choose == 0 or is_plain_greedy(slot.rule, held + silent + 1))
         greedy, logits = self._run(
             rows, [is_plain for entry, is_plain in zip(batch, plain, strict=True) for _ in entry.tokens]
         )
+        for entry in batch:  # not before: a pass that fails leaves no trace
+            self._slots[entry.slot].tokens.extend(entry.tokens)
         results: list[list[Chosen]] = []
         for entry, is_plain in zip(batch, plain, strict=True):
             if is_plain:
@@ -91,9 +94,14 @@ class PackedTarget:
     def close(self, slot: Slot) -> None:
         self._slots.remove(slot)
 
-    def _is_plain(self, entry: Rows) -> bool:
-        slot = self._slots[entry.slot]
-        return entry.choose == 0 or is_plain_greedy(slot.rule, len(slot.tokens) - entry.choose + 1)
+    def _check_ids(self, batch: Sequence[Rows]) -> None:
+        """Refuse ids without a row in the embedding: the kernels would read other memory."""
+        rows = self._model.shape.vocabulary
+        for entry in batch:
+            lowest, highest = min(entry.tokens), max(entry.tokens)
+            if lowest < 0 or highest >= rows:
+                wrong = lowest if lowest < 0 else highest
+                raise TargetError(f"slot {entry.slot}: id {wrong} is none of the model's {rows}")
 
     def _run(self, rows: list[Row], plain: list[bool]) -> tuple[list[Chosen], list[NDArray[np.float32]]]:
         """All rows, in as many passes as they need: greedy choices, and logits where more than that is asked."""

@@ -5,7 +5,7 @@ The oracle is plain decoding, one row a pass, of the same target. Each test is n
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tiny_models import (  # noqa: F401
     tiny_llama,
     tiny_target,
 )
+from tiny_packed import PRECISIONS, tiny_packed_target
 from token_drafter import TokenDrafter
 
 from grimboost import messages as m
@@ -93,6 +94,7 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "fp32": tiny_target,
     "bf16": lambda: tiny_target("bf16"),
     "fp32 on stock kernels": lambda: tiny_target(exact=False),
+    **{f"packed {precision}": partial(tiny_packed_target, precision) for precision in PRECISIONS},
 }
 every_target = pytest.mark.parametrize("name", TARGETS)
 

@@ -39,6 +39,17 @@ CORPUS = (
 )
 
 
+SHAPES: dict[str, dict[str, Any]] = {
+    "grouped heads": {},
+    "one head each": {"heads": 4, "kv_heads": 4, "layers": 3},
+    "one kv head": {"heads": 8, "kv_heads": 1, "head_dim": 32, "bias": True},
+    "wide heads": {"heads": 2, "kv_heads": 1, "head_dim": 64, "layers": 4},
+    "padding rows": {"rows": len(BYTES) + 51},
+    "odd sizes": {"heads": 4, "kv_heads": 4, "head_dim": 20, "mlp": 100},
+}
+"""Arguments of `tiny_llama`."""
+
+
 @pytest.fixture(autouse=True)
 def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     """Two threads that wait for each other make tiny matrices no faster, and on a busy machine far slower."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tiny_models import BYTES
+from tiny_models import BYTES, tiny_llama
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -20,7 +20,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from grimboost.adapters.packed_model import PackedModel
+from grimboost.adapters.packed_model import PackedModel, pack_loaded
+from grimboost.adapters.packed_target import PackedTarget
 from grimboost.adapters.target import Precision
 from grimboost.kernels.tiles import GROUP, QUANTIZED
 
@@ -75,6 +76,11 @@ def family_model(family: str = "llama", seed: int = 0, **changes: Any) -> Any:
         if parameter.ndim == 1:
             parameter.add_(0.2 * torch.randn_like(parameter))
     return model
+
+
+def tiny_packed_target(precision: Precision, threads: int = 2, **shape: Any) -> PackedTarget:
+    """A packed target over `tiny_llama`."""
+    return PackedTarget(pack_loaded(tiny_llama(**shape), precision), BYTES, "tiny", threads=threads)
 
 
 def transformers_logits(model: Any, ids: Sequence[int]) -> NDArray[np.float32]:

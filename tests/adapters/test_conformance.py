@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
-from tiny_models import BYTES, END, noise_logits, noise_target, one_thread, tiny_llama, tiny_target  # noqa: F401
+from tiny_models import BYTES, END, SHAPES, noise_logits, noise_target, one_thread, tiny_llama, tiny_target  # noqa: F401
 from torch import Tensor
 
 from grimboost.adapters.choice import choose_rows
@@ -22,14 +22,6 @@ from grimboost.loading import load_target
 from grimboost.stages.sampling_rule import SamplingRule
 
 BRIEF = Effort(rows=(1, 2, 3, 8, 9, 32), positions=(48,))
-SHAPES: dict[str, dict[str, Any]] = {
-    "grouped heads": {},
-    "one head each": {"heads": 4, "kv_heads": 4, "layers": 3},
-    "one kv head": {"heads": 8, "kv_heads": 1, "head_dim": 32, "bias": True},
-    "wide heads": {"heads": 2, "kv_heads": 1, "head_dim": 64, "layers": 4},
-    "padding rows": {"rows": len(BYTES) + 51},
-    "odd sizes": {"heads": 4, "kv_heads": 4, "head_dim": 20, "mlp": 100},
-}
 
 
 def test_scripted_target_that_follows_a_script() -> None:
