@@ -10,7 +10,7 @@ cache), and the cache becomes state, as Optimum Intel exports it; both exports w
 The compression is that of its `--weight-format int4 --sym --group-size 64 --ratio 1.0`: symmetric int4 in groups
 of 64, embedding and head int8. Of nine kinds tried it was the fastest that lies no further from the target's own
 weights (KL divergence 0.42, perplexity +17%) than asymmetric int4 in groups of 32 (0.41, +18%), and 4 to 8 percent
-faster than that. GenAI's own reader rounds the offsets of a Q4_1 file to integers and comes no closer (0.41, +19%).
+faster than that. GenAI's own reader rounds the offsets of a Q4_1 file to integers and is no closer (0.41, +19%).
 """
 
 import argparse

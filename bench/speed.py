@@ -7,9 +7,9 @@
 Each contender is a process of its own and writes the same number of tokens greedily behind the same prompt ids
 (end-of-sequence ignored), with the same number of threads, from an empty cache and without what it learned from
 earlier prompts. They take turns prompt by prompt, each prompt begun by another one, because a machine's speed
-drifts; other work on the same cores harms some many times more than others, so `load` is noted. Seconds include
-the prefill; of several rounds the fastest counts. Progress goes to standard error; a Markdown table and, last, one
-JSON line to standard output:
+drifts. Other work on the same cores harms some far more than others, so what it took meanwhile is noted. Seconds
+include the prefill; of several rounds the fastest counts. Progress goes to standard error; a Markdown table and,
+last, one JSON line to standard output:
 
 tokens/s         tokens of all prompts of the class by their seconds
 ratio            to the reference contender (the first one that runs, unless chosen)
@@ -19,6 +19,7 @@ as transformers  prompts on which the ids equal transformers' greedy ids in fp32
                  and bf16 rounds otherwise, so only fp32 is held to it
 passes           target passes that chose tokens
 first byte       mean milliseconds to the first byte; to the first token where an engine was asked for no text
+disturbed        (JSON only) the largest share of all processors that others took during one of these answers
 
 llama.cpp reads the GGUF file that the target was made from. OpenVINO gets int4 weights of the same model, made
 once below the cache by `bench.openvino_export`. `bench.peers` says how both are run; they are skipped, with the
@@ -27,7 +28,6 @@ reason, where they are not installed (the extra `bench`).
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ from grimboost.model_cache import cache_root
 from grimboost.model_references import ResolvedModel, resolve
 
 TRUTH = "transformers fp32"
-BUSY = 0.5
+DISTURBED = 0.05
 
 Answers = dict[str, list[dict[str, Any]]]
 """Contender -> its answers to one prompt, one per round."""
@@ -159,6 +159,9 @@ def measure(contenders: list[Contender], options: argparse.Namespace) -> list[tu
         rows.append((kind, answers))
         speeds = ", ".join(f"{name} {options.tokens / best(a)['seconds']:.1f}" for name, a in answers.items())
         note(f"{place + 1}/{len(prompts)} {kind}, {len(ids)} prompt tokens, tokens/s: {speeds}")
+        for name, a in answers.items():
+            if (best(a)["disturbed"] or 0) > DISTURBED:
+                note(f"  {name} was disturbed: others took {best(a)['disturbed']:.0%} of the processors")
     return rows
 
 
@@ -193,6 +196,7 @@ def cell(spec: Spec, reference: str, rows: list[Answers], tokens: int) -> dict[s
         "as_transformers": equal_on(spec.name, TRUTH, rows),
         "passes": sum(answer["passes"] for answer in fastest),
         "first_byte_ms": round(1000 * sum(answer["first"] for answer in fastest) / len(fastest), 1),
+        "disturbed": max(answer["disturbed"] or 0 for answer in fastest),
     }
 
 
@@ -251,9 +255,6 @@ def main() -> None:
     every = all_specs(options.precision)
     specs = [spec for spec in every if any(fnmatch(spec.name, pattern) for pattern in options.contenders)]
     names = ", ".join(spec.name for spec in every)
-    load = round(os.getloadavg()[0], 2)
-    if load > BUSY:
-        note(f"the load average is {load}: figures count only on a machine that does nothing else")
     if not specs or not {options.reference} <= {None, *(spec.name for spec in specs)}:
         raise SystemExit(f"--contenders and --reference choose from: {names}")
     with ExitStack() as stack:
@@ -263,7 +264,7 @@ def main() -> None:
         rows = measure(contenders, options)
     specs = [spec for spec in specs if spec.name in running]
     result = {name: getattr(options, name) for name in ("target", "tokens", "rounds", "prompts", "threads")}
-    result |= {"load": load, "reference": reference, "skipped": skipped}
+    result |= {"reference": reference, "skipped": skipped}
     result |= {"classes": classes(rows, specs, reference, options.tokens)}
     show(result)
     print(json.dumps(result))
