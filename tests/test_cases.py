@@ -32,12 +32,15 @@ from grimboost import messages as m
 from grimboost.adapters.drafter import Drafter
 from grimboost.adapters.eager_target import EagerTarget
 from grimboost.adapters.lookup_drafter import LookupDrafter
+from grimboost.adapters.packed_model import pack_loaded
+from grimboost.adapters.packed_target import PackedTarget
 from grimboost.adapters.script_drafter import ScriptDrafter
 from grimboost.adapters.scripted_target import ScriptedTarget
 from grimboost.adapters.segmentation import LongestMatchSegmenter
 from grimboost.adapters.sequential import decode_sequentially
 from grimboost.adapters.target import Chosen, Rows, Slot, Target
 from grimboost.adapters.vocabulary import Vocabulary
+from grimboost.adapters.weights import DTYPES
 from grimboost.engine import Engine
 from grimboost.errors import MisuseError
 from grimboost.generation import Result
@@ -97,6 +100,19 @@ TARGETS: dict[str, Callable[[], Target]] = {
     **{f"packed {precision}": partial(tiny_packed_target, precision) for precision in PRECISIONS},
 }
 every_target = pytest.mark.parametrize("name", TARGETS)
+
+
+every_model = pytest.mark.parametrize(
+    ("kernels", "precision"),
+    [("row-exact", "fp32"), ("row-exact", "bf16"), *(("packed", precision) for precision in PRECISIONS)],
+)
+
+
+def over(model: Any, kernels: str, precision: Any) -> Target:
+    """A target over a transformers model in fp32."""
+    if kernels == "packed":
+        return PackedTarget(pack_loaded(model, precision), BYTES, threads=2)
+    return EagerTarget(model.to(DTYPES[precision]), BYTES, precision=precision)
 
 
 def cut(text: bytes) -> tuple[int, ...]:
@@ -208,10 +224,11 @@ async def test_a4_a_drafter_with_tokens_of_its_own_changes_nothing(name: str) ->
     assert (await drive_one(made(name), drafter, max_new_tokens=24)).token_ids == tuple(path)
 
 
-async def test_a5_a_padding_row_is_never_chosen_with_or_without_drafts() -> None:
+@every_model
+async def test_a5_a_padding_row_is_never_chosen_with_or_without_drafts(kernels: str, precision: Any) -> None:
     model = tiny_llama(rows=len(BYTES) + 51)
     model.lm_head.weight.data[len(BYTES) :] *= 50.0
-    target = EagerTarget(model, BYTES)
+    target = over(model, kernels, precision)
     path = plain(target)
     assert max(path) < len(BYTES)
     for drafter in (None, drafting(path), drafting(path, 2, behind=b"<think>")):
@@ -306,6 +323,7 @@ async def test_b2_any_mix_of_accepted_counts(name: str, mix: tuple[int, ...], tm
 CONTEXTS: dict[str, Callable[[int], Target]] = {
     "noise": noise_target,
     "fp32": lambda context: tiny_target(context=context),
+    "packed int8": lambda context: tiny_packed_target("int8", context=context),
 }
 
 
@@ -462,13 +480,13 @@ async def test_g1_greedy_is_the_same_with_every_draft(name: str) -> None:
         assert result.data == BYTES.join(path)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-async def test_g1_a_duplicated_output_row_is_chosen_by_its_lower_id(precision: Any) -> None:
+@every_model
+async def test_g1_a_duplicated_output_row_is_chosen_by_its_lower_id(kernels: str, precision: Any) -> None:
     """Row 7 is duplicated as row 9, and wins often; the drafter proposes 9 wherever it does."""
-    model = tiny_llama(precision)
+    model = tiny_llama()
     weight = model.lm_head.weight.data
     weight[7] = weight[9] = torch.sign(weight[7]) * 0.6
-    target = EagerTarget(model, BYTES, precision=precision)
+    target = over(model, kernels, precision)
     path = plain(target)
     assert 7 in path
     assert 9 not in path
