@@ -26,7 +26,7 @@ from grimboost.stages.configuration import CostCurve
 
 TEXT = b"".join(b"line %d of a text that goes on and on; " % number for number in range(2000))
 PROMPT = [97, 98, 99]
-CURVE = CostCurve((1, 2, 4, 8, 16), (1.0, 1.05, 1.1, 1.2, 1.4))
+CURVE = CostCurve((1, 2, 4, 8, 16), (20.0, 21.0, 22.0, 24.0, 28.0))
 
 
 async def once(drafter: Drafter | str, tokens: int, record: Path | None) -> dict[str, float]:

@@ -51,9 +51,12 @@ class Company(Struct, frozen=True):
 ALONE = Company()
 
 
-def block_length(curve: CostCurve, probabilities: Iterable[float], company: Company = ALONE) -> int:
+def block_length(
+    curve: CostCurve, probabilities: Iterable[float], company: Company = ALONE, waited: float = 0.0
+) -> int:
     """Spans to check in the next pass; 0 turns speculation off for this pass.
 
+    `waited`: milliseconds that having drafts has cost beside the pass; going on without them costs nothing.
     In company a row costs what it adds to the whole pass, and what counts is what the whole pass commits: at
     least one token for each of the others.
     """
@@ -62,7 +65,7 @@ def block_length(curve: CostCurve, probabilities: Iterable[float], company: Comp
     for count, probability in enumerate(probabilities, 1):
         reach *= probability
         tokens += reach
-        rate = tokens / curve.cost(company.rows + count + 1)
+        rate = tokens / (curve.cost(company.rows + count + 1) + waited)
         if rate > best_rate:
             best, best_rate = count, rate
     return best

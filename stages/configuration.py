@@ -25,11 +25,15 @@ class CostCurve(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DrafterConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """`max_ahead_bytes` is the credit: candidate bytes that may stand beyond the committed frontier."""
+    """`max_ahead_bytes` is the credit: candidate bytes that may stand beyond the committed frontier.
+
+    `break_even`: share of drafts that have to begin right for asking to pay; 0 asks always.
+    """
 
     enabled: bool = True
     max_ahead_bytes: int = 160
     minimum_request_bytes: int = 24
+    break_even: float = 0.0
 
 
 class GateConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,7 +46,8 @@ class VerifierConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Facts of the target that the plan depends on, and limits of one pass.
 
     `tie_bound` is in logits: a margin below it is re-checked one row at a time where the target is not
-    row-invariant. `patience_seconds` is how long a pass waits for the drafter's answer.
+    row-invariant. `patience_seconds` is how long a pass waits for the drafter's answer, `draft_milliseconds` what
+    waiting for one usually costs.
     """
 
     curve: CostCurve = CostCurve()
@@ -51,6 +56,7 @@ class VerifierConfig(Struct, frozen=True, forbid_unknown_fields=True):
     max_rows: int = 32
     prefill_rows: int = 512
     patience_seconds: float = 0.05
+    draft_milliseconds: float = 0.0
     drafting: bool = True
     max_new_tokens: int = 512
 

@@ -11,13 +11,15 @@ in flight at a time.
                            │ Committed: ask again after the answer
                            └──DraftFailed──▶ RETIRED      any ──Finished──▶ DONE
 
-It knows neither the target's vocabulary (the worker segments) nor what drafts cost.
+Where drafts are hardly ever right it asks for few (`draft_worth`). It does not know the target's vocabulary:
+the worker segments.
 """
 
 from enum import StrEnum
 
 from grimboost import messages as m
 from grimboost.stages.configuration import DrafterConfig
+from grimboost.stages.draft_worth import DraftWorth
 from grimboost.stages.stage import undefined
 
 
@@ -47,6 +49,8 @@ class DrafterStage:
         self._diverged = False  # other bytes were committed than those that the request under way continues
         self._again = False
         self._request = 0
+        self._worth = DraftWorth(config.break_even)
+        self._guess: bytes | None = None  # how the candidate begins, until the target has said what is right
 
     @property
     def done(self) -> bool:
@@ -83,6 +87,10 @@ class DrafterStage:
         self._frontier = message.frontier
         self._uncommunicated += data
         follows = self._ahead.startswith(data)
+        if self._guess is not None:
+            guess = self._guess
+            self._worth.judge(bool(guess) and (data.startswith(guess) or guess.startswith(data)))
+            self._guess = None
         self._ahead = self._ahead[len(data) :] if follows else b""
         self._diverged |= not follows
 
@@ -93,6 +101,8 @@ class DrafterStage:
         limit = self._config.max_ahead_bytes - len(self._ahead)
         if limit < self._config.minimum_request_bytes and not self._realign:
             return [self._draft(())]  # enough is standing; the worker is told with the next request
+        if not (self._ahead or self._realign or self._worth.asking()):
+            return [self._draft(())]
         self._request += 1
         request = m.DraftRequested(
             self._request,
@@ -116,6 +126,8 @@ class DrafterStage:
         answer: list[m.Message] = []
         if fits:
             answer.append(self._draft(message.spans))
+            if not self._ahead:
+                self._guess = message.spans[0].data if message.spans else b""
             self._ahead += b"".join(span.data for span in message.spans)
         if self._again or not fits:
             self._again = False

@@ -161,7 +161,8 @@ class VerifierStage:
         limit = max(0, min(self._more, self._config.max_rows) - 1)
         candidates = tuple(islice(self._waiting, limit))
         probabilities = [self._estimate.probability(span.confidence) for span in candidates]
-        self._block = candidates[: block_length(self._config.curve, probabilities, self._company)]
+        waited = 0.0 if self._off else self._config.draft_milliseconds
+        self._block = candidates[: block_length(self._config.curve, probabilities, self._company, waited)]
         if candidates:  # none says nothing about what drafting is worth
             self._off = not self._block
         keep = len(self._path) - 1

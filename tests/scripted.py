@@ -28,7 +28,7 @@ WORDS = (b" the", b" quick", b" fox", b" jumps", b" over", b" lazy", b" dog", b"
 VOCABULARY = Vocabulary([*(bytes([byte]) for byte in range(256)), *WORDS, None])
 END = len(VOCABULARY) - 1
 POISON = VOCABULARY.ids[b"#"]
-CURVE = CostCurve((1, 2, 4, 8, 16), (1.0, 1.05, 1.1, 1.2, 1.4))
+CURVE = CostCurve((1, 2, 4, 8, 16), (20.0, 21.0, 22.0, 24.0, 28.0))
 
 PROMPT_TOKENS = 3
 TEXTS = (

@@ -28,7 +28,7 @@ WORDS = (b" the", b" quick", b" fox", b" thank", b" th", b"ank", b" ha", b" a", 
 BYTES = Vocabulary([*(bytes([byte]) for byte in range(256)), *WORDS, None])
 """Single bytes, some words, and one control token at the end."""
 END = len(BYTES) - 1
-DRAFTING_PAYS = CostCurve((1, 2, 4, 8, 16), (1.0, 1.0, 1.0, 1.0, 1.0))
+DRAFTING_PAYS = CostCurve((1, 2, 4, 8, 16), (20.0, 20.0, 20.0, 20.0, 20.0))
 
 CORPUS = (
     "The quick brown fox jumps over the lazy dog, and then it thanks the dog; they'd have 1234 reasons to.\n"

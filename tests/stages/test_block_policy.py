@@ -62,6 +62,14 @@ def test_in_company_a_block_is_worth_what_it_adds_to_the_whole_pass():
     assert block_length(FLAT, [0.9], Company(7, 7)) == 1
 
 
+def test_what_waiting_for_drafts_costs_is_charged_to_blocks_alone():
+    slow = CostCurve((1, 2, 4), (100.0, 104.0, 110.0))
+    quick = CostCurve((1, 2, 4), (4.0, 4.2, 5.0))
+    assert block_length(slow, [0.2], waited=0.8) == block_length(quick, [0.2]) == 1
+    assert block_length(quick, [0.2], waited=0.8) == 0
+    assert block_length(quick, [0.9, 0.9], waited=0.8) == 2
+
+
 @given(curves, probabilities)
 def test_no_company_is_being_alone(curve, chances):
     assert block_length(curve, chances, Company()) == block_length(curve, chances)
