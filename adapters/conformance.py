@@ -257,6 +257,8 @@ def _suppressed(s: Subject) -> None:
         s.same(got[until - 1 :], plain[until - 1 :], f"ids suppressed before position {until}")
         early = [one.id for one in got[: until - 1] if one.id in banned]
         expect(not early, f"ids {early} were chosen, and are suppressed before position {until}")
+        s.target.rollback(slot, 0)
+        s.same(s.one_by_one(slot, tokens), got, f"ids suppressed before position {until}, row by row")
         s.close(slot)
 
 
