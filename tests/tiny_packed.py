@@ -3,14 +3,16 @@
 Norms and biases, which transformers begins with ones and zeros, are random here: what is forgotten shows.
 """
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
-from tiny_models import BYTES, tiny_llama
+from tiny_models import BYTES, SHAPES, tiny_llama
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -20,7 +22,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from grimboost.adapters import packed_runner
 from grimboost.adapters.packed_model import PackedModel, pack_loaded
+from grimboost.adapters.packed_runner import MOST_ROWS, Cache, Row, Runner
 from grimboost.adapters.packed_target import PackedTarget
 from grimboost.adapters.target import Precision
 from grimboost.kernels.tiles import GROUP, QUANTIZED
@@ -81,6 +85,47 @@ def family_model(family: str = "llama", seed: int = 0, **changes: Any) -> Any:
 def tiny_packed_target(precision: Precision, threads: int = 2, **shape: Any) -> PackedTarget:
     """A packed target over `tiny_llama`."""
     return PackedTarget(pack_loaded(tiny_llama(**shape), precision), BYTES, "tiny", threads=threads)
+
+
+@functools.cache
+def packed(precision: Precision, name: str = "grouped heads") -> PackedModel:
+    """A shape of `SHAPES` or `FAMILY_SHAPES`, packed."""
+    model = tiny_llama(**SHAPES[name]) if name in SHAPES else family_model(**FAMILY_SHAPES[name])
+    return pack_loaded(model, precision)
+
+
+def packed_logits(
+    model: PackedModel, ids: Sequence[int], parts: Sequence[int] = (MOST_ROWS,), threads: int = 1
+) -> NDArray[np.float32]:
+    """Logits [rows, vocabulary] of one slot fed in passes of so many rows, over and over."""
+    runner, cache = Runner(model, model.shape.vocabulary, threads), Cache(model)
+    cache.reserve(len(ids))
+    found, at, sizes = [], 0, itertools.cycle(parts)
+    while at < len(ids):
+        rows = [Row(id, at + place, cache, True) for place, id in enumerate(ids[at : at + next(sizes)])]
+        found.append(runner.run(rows).logits.copy())
+        at += len(rows)
+    runner.close()
+    return np.concatenate(found)
+
+
+class _Together:
+    """The whole team runs every pass, however slow that is beside a busy neighbour."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def together(self, _rows: int) -> bool:
+        return self._threads > 1
+
+    def observe(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def whole_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes are run by all threads, and never by one because that has been faster lately."""
+    monkeypatch.setattr(packed_runner, "Pace", _Together)
 
 
 def transformers_logits(model: Any, ids: Sequence[int]) -> NDArray[np.float32]:
