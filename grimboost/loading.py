@@ -123,6 +123,7 @@ def _load_packed(
     threads: int,
     progress: Progress | None,
 ) -> Target:
+    from grimboost.adapters.llama_shape import read_shape
     from grimboost.adapters.packed_target import PackedTarget
     from grimboost.kernels.compiled import drop_others, is_kept
     from grimboost.packed_store import PackedStore
@@ -131,10 +132,10 @@ def _load_packed(
         drop_others()
         if progress:
             progress("compiling kernels, once, for half a minute", 0, 1)
+    _check_fit(len(tokenizer.vocabulary), read_shape(resolved.directory).vocabulary, resolved)
     store = PackedStore(cache_root())
     chosen = store.fastest(resolved, progress) if precision == "auto" else precision
     model = store.obtain(resolved, chosen, progress)
-    _check_fit(len(tokenizer.vocabulary), model.shape.vocabulary, resolved)
     return PackedTarget(model, tokenizer.vocabulary, resolved.name, resolved.digest, threads)
 
 

@@ -6,6 +6,7 @@ wheel; no compiler has to be on the machine. It knows no kernel.
 """
 
 import hashlib
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -60,4 +61,5 @@ def _sources() -> str:
     return digest.hexdigest()[:12]
 
 
-_FOLDER = cache_root() / "compiled" / _sources()
+_FOLDER = Path(os.environ.get("GRIMBOOST_COMPILED") or cache_root() / "compiled") / _sources()
+"""Below the model cache, unless `GRIMBOOST_COMPILED` names another place."""
