@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from grimboost.adapters.pace import Pace
 from grimboost.adapters.packed_model import PackedModel
+from grimboost.errors import TargetError
 from grimboost.kernels import decoder as d
 from grimboost.kernels import pass_data as data
 from grimboost.kernels import team
@@ -124,6 +125,8 @@ class Runner:
 
     def run(self, rows: list[Row]) -> Result:
         """One pass over at most `MOST_ROWS` rows; positions of one cache ascend without a gap."""
+        if not self.close.alive:
+            raise TargetError("this packed model's threads have ended")
         work = self._work
         wanted = [place for place, row in enumerate(rows) if row.choose]
         work.rows[: len(rows)] = [
@@ -139,7 +142,7 @@ class Runner:
         if together:
             self._meetings += d.sections(self._shape.layers)
             team.wake(work.team, threads)
-        d.enter(0, threads, self._table)
+        d.serve(0, threads, self._table)
         self._pace.observe(len(rows), together, time.perf_counter() - begin)
         buffers, count = self._buffers, len(wanted)
         logits = buffers.logits[:count, : self._shape.vocabulary]

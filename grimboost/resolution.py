@@ -15,8 +15,8 @@ from grimboost.stages.sampling_rule import SamplingRule
 MAX_BLOCK_ROWS = 32
 """Row-invariance is stated for passes of up to so many rows."""
 
-DRAFT_MILLISECONDS = 0.8
-"""What waiting for a draft costs a pass: the drafter itself and two changes of threads (measured 0.6 to 1.2)."""
+DRAFT_MILLISECONDS = 1.2
+"""What waiting for a draft costs a pass: the drafter itself and two changes of threads (measured 0.7 to 2)."""
 
 PATIENCE = 0.5
 """A pass waits for the drafter at most this share of what a plain pass takes."""

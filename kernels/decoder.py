@@ -65,8 +65,20 @@ def sections(layers: int) -> int:
 
 
 @kernel()
-def enter(rank: int, threads: int, t: Any) -> None:
-    """This thread's share of one pass; all threads of the team call it together. t: the table of `pass_data`."""
+def serve(rank: int, threads: int, t: Any) -> None:
+    """The first thread (rank 0): its share of one pass. A member: sleep, do a share, and again until the team ends.
+
+    All threads of the team are in the same pass together. t: the table of `pass_data`. It is one function for
+    both, because whatever is called from Python is compiled with all that it calls.
+    """
+    while rank == 0 or sleep_until_woken(pass_in(t).team, rank):
+        _run(rank, threads, t)
+        if rank == 0:
+            break
+
+
+@kernel()
+def _run(rank: int, threads: int, t: Any) -> None:
     layers = shape_in(t).layers
     section = 0
     _embed_rows(t, threads, section)
@@ -85,13 +97,6 @@ def enter(rank: int, threads: int, t: Any) -> None:
     _norm_rows(t, threads, section + 1, 2 * layers, 4 * layers, 1)
     _product(t, threads, section + 2, 4 * layers, LOGITS)
     _choose_rows(t, threads, section + 3)
-
-
-@kernel()
-def serve(rank: int, threads: int, t: Any) -> None:
-    """A member's life: sleep, run a pass, until the team ends."""
-    while sleep_until_woken(pass_in(t).team, rank):
-        enter(rank, threads, t)
 
 
 @kernel()

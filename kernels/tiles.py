@@ -288,11 +288,18 @@ read_byte = _one_value(_i8, types.int64, lambda b, value: b.zext(value, _i64))
 
 @intrinsic
 def write_half(_typing, _address, _value):
-    """Round a float32 to float16 and store it at an address."""
+    """Round a float32 to float16 and store it at an address; what float16 cannot hold becomes its largest number.
+
+    An infinite value would not stay where it is: 0 times it is NaN, and rows that do not see it multiply by 0.
+    """
 
     def body(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], _f16.as_pointer())
-        builder.store(builder.fptrunc(arguments[1], _f16), pointer).align = 2
+        value = arguments[1]
+        for name, bound in (("llvm.minnum.f32", 65504.0), ("llvm.maxnum.f32", -65504.0)):  # NaN becomes a bound
+            function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_f32, [_f32, _f32]), name)
+            value = builder.call(function, [value, ir.Constant(_f32, bound)])
+        builder.store(builder.fptrunc(value, _f16), pointer).align = 2
         return context.get_dummy_value()
 
     return types.void(types.int64, types.float32), body
