@@ -66,7 +66,7 @@ def sections(layers: int) -> int:
 
 @kernel()
 def serve(rank: int, threads: int, t: Any) -> None:
-    """The first thread (rank 0): its share of one pass. A member: sleep, do a share, and again until the team ends.
+    """The first thread (rank 0): its share of one pass. A member: sleep, do a share, until the team ends.
 
     All threads of the team are in the same pass together. t: the table of `pass_data`. It is one function for
     both, because whatever is called from Python is compiled with all that it calls.
