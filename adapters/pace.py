@@ -18,6 +18,12 @@ FIRST_PROBE = 64
 LAST_PROBE = 2048
 """Passes until the other choice is tried again: four times as many each time that it loses, up to the last."""
 
+SUSPICIOUS = 1.5
+"""Times the fastest pass ever: if none of the last few was below that, the other choice is tried at once."""
+
+FEW_ROWS = 8
+"""Passes over more rows are not tried both ways, which would be dear; they follow what was found with few."""
+
 
 class _Kind:
     """Passes of about the same number of rows."""
@@ -26,8 +32,10 @@ class _Kind:
         self.together = True
         self.seconds: dict[bool, deque[float]] = {True: deque(maxlen=RECENT), False: deque(maxlen=RECENT)}
         self.interval = FIRST_PROBE
-        self.until_probe = RECENT
+        self.until_probe = FIRST_PROBE
         self.probes_left = 0
+        self.fastest = float("inf")
+        self.since_probe = 0
 
     def next(self) -> bool:
         if self.probes_left:
@@ -41,10 +49,17 @@ class _Kind:
 
     def observe(self, together: bool, seconds: float) -> None:
         self.seconds[together].append(seconds)
+        self.fastest = min(self.fastest, seconds)
+        self.since_probe += 1
         if together is self.together:
             self._compare()
+            recent = self.seconds[together]
+            slow = len(recent) == RECENT and min(recent) > SUSPICIOUS * self.fastest
+            if slow and self.since_probe >= FIRST_PROBE // 2:
+                self.until_probe = 0
         elif self.probes_left:
             self.probes_left -= 1
+            self.since_probe = 0
             if not self.probes_left and not self._compare():
                 self.until_probe, self.interval = self.interval, min(LAST_PROBE, 4 * self.interval)
 
@@ -64,12 +79,18 @@ class Pace:
     def __init__(self, threads: int) -> None:
         self._alone = threads == 1
         self._kinds: dict[int, _Kind] = {}
+        self._latest: _Kind | None = None
 
     def together(self, rows: int) -> bool:
         """Whether the whole team should run the next pass over so many rows."""
-        return not self._alone and self._kinds.setdefault(rows.bit_length(), _Kind()).next()
+        if self._alone:
+            return False
+        if rows > FEW_ROWS:
+            return self._latest is None or self._latest.together
+        self._latest = self._kinds.setdefault(rows.bit_length(), _Kind())
+        return self._latest.next()
 
     def observe(self, rows: int, together: bool, seconds: float) -> None:
         """That pass took so long."""
-        if not self._alone:
+        if not self._alone and rows <= FEW_ROWS:
             self._kinds[rows.bit_length()].observe(together, seconds / rows)
