@@ -56,10 +56,12 @@ def block_length(
 ) -> int:
     """Spans to check in the next pass; 0 turns speculation off for this pass.
 
-    `waited`: milliseconds that having drafts has cost beside the pass; going on without them costs nothing.
+    `waited`: milliseconds that one generation's draft costs beside the pass. The drafter drafts for one after
+    the other, so in company the pass waits for all; going on without drafts costs nothing.
     In company a row costs what it adds to the whole pass, and what counts is what the whole pass commits: at
     least one token for each of the others.
     """
+    waited *= company.generations + 1
     best, best_rate = 0, GAIN_REQUIRED * (company.generations + 1) / curve.cost(company.rows + 1)
     reach, tokens = 1.0, company.generations + 1.0
     for count, probability in enumerate(probabilities, 1):

@@ -70,6 +70,13 @@ def test_what_waiting_for_drafts_costs_is_charged_to_blocks_alone():
     assert block_length(quick, [0.9, 0.9], waited=0.8) == 2
 
 
+def test_in_company_the_pass_waits_for_the_drafts_of_all():
+    flat = CostCurve((1, 16, 32), (5.0, 5.0, 5.0))
+    assert block_length(flat, [0.9] * 4, waited=1.0) == 4
+    assert block_length(flat, [0.9] * 4, Company(7, 7), waited=1.0) == 0
+    assert block_length(flat, [0.9] * 4, Company(7, 7), waited=0.01) == 4
+
+
 @given(curves, probabilities)
 def test_no_company_is_being_alone(curve, chances):
     assert block_length(curve, chances, Company()) == block_length(curve, chances)
