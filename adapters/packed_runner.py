@@ -200,9 +200,8 @@ def _buffers(model: PackedModel, threads: int) -> data.Buffers:
     group = shape.heads // shape.kv_heads
     return data.Buffers(
         residual=floats(MOST_ROWS, LANES * matrices[1].tiles),
-        x=floats(
-            MOST_ROWS, widest + LANES
-        ),  # not a power of two apart: rows would push each other out of the cache
+        # not a power of two apart: rows would push each other out of the processor's cache
+        x=floats(MOST_ROWS, widest + LANES),
         codes=np.zeros((blocks, groups, BLOCK, GROUP), np.int8),
         scales=floats(blocks, groups, BLOCK),
         sums=floats(blocks, groups, BLOCK),
