@@ -1,11 +1,11 @@
 """The datastore's file: round trip, every kind of damage, files that are something else, several processes."""
 
 import logging
-import multiprocessing
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -174,25 +174,40 @@ def test_a_lock_that_is_held_costs_the_texts_not_the_run(
     assert loaded(path) == [b"one"]
 
 
-def write(path: Path, name: int, count: int, together: Any) -> None:
-    """What each process does."""
-    file = DatastoreFile(path, SMALL)
-    file.load()
-    together.wait(60)
-    for number in range(count):
-        file.append(kept(b"process %d text %d " % (name, number) * 5))
+WRITER = """
+import sys
+from pathlib import Path
+from grimboost.adapters.datastore_file import DatastoreFile, Kept
+path, name, count, capacity = Path(sys.argv[1]), *map(int, sys.argv[2:])
+file = DatastoreFile(path, capacity)
+file.load()
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(count):
+    file.append([Kept(b"process %d text %d " % (name, number) * 5, 2)])
+"""
 
 
 def test_processes_that_write_at_once_lose_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spawn, count = multiprocessing.get_context("spawn"), 100
-    together = spawn.Barrier(4)
-    processes = [spawn.Process(target=write, args=(path, name, count, together)) for name in range(3)]
+    count = 100
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), str(name), str(count), str(SMALL)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for name in range(4)
+    ]
     for process in processes:
-        process.start()
-    write(path, 3, count, together)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+    for process in processes:  # all at once
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
     for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
+        process.communicate(timeout=60)
+        assert process.returncode == 0
     found = loaded(path, SMALL)
     assert not caplog.records
     assert len(found) == len(set(found))
