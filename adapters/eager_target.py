@@ -20,12 +20,11 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from grimboost.adapters import row_exact
 from grimboost.adapters.choice import choose_rows
-from grimboost.adapters.slots import SlotTable
+from grimboost.adapters.slots import SlotTable, SlottedTarget
 from grimboost.adapters.target import Chosen, Precision, Rows, Slot, TargetFacts
-from grimboost.adapters.vocabulary import Vocabulary
+from grimboost.adapters.vocabulary import Vocabulary, check_rows
 from grimboost.adapters.weights import DTYPES, ReadWeights, build_llama
 from grimboost.diagnostics import get_logger
-from grimboost.errors import ModelReferenceError
 from grimboost.stages.sampling_rule import SamplingRule
 
 log = get_logger(__name__)
@@ -35,7 +34,7 @@ TIE_BOUNDS = {"fp32": 2e-4, "bf16": 1.0}
 (7e-5 in fp32, 0.75 in bf16; `bench/near_ties.py`), rounded up by a factor of 2 to 3 and 1.3."""
 
 
-class EagerTarget:
+class EagerTarget(SlottedTarget[Cache]):
     """A `LlamaForCausalLM` with slots."""
 
     def __init__(
@@ -61,19 +60,6 @@ class EagerTarget:
         self._facts = TargetFacts(name, precision, limit, self._packed, bound, digest=digest, kernels=kernels)
         self._slots: SlotTable[Cache] = SlotTable(limit)
 
-    @property
-    def facts(self) -> TargetFacts:
-        return self._facts
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return self._vocabulary
-
-    @property
-    def open_slots(self) -> int:
-        """Slots that have not been closed."""
-        return len(self._slots)
-
     def open(self, rule: SamplingRule) -> Slot:
         return self._slots.add(rule, self._new_cache())
 
@@ -82,16 +68,10 @@ class EagerTarget:
         with torch.inference_mode():
             return [self._feed(rows) for rows in batch]
 
-    def length(self, slot: Slot) -> int:
-        return len(self._slots[slot].tokens)
-
     def rollback(self, slot: Slot, length: int) -> None:
         removed = self._slots.cut(slot, length)
         if removed:
             self._slots[slot].cache.crop(-removed)
-
-    def close(self, slot: Slot) -> None:
-        self._slots.remove(slot)
 
     def without_row_invariance(self) -> "EagerTarget":
         """Make the facts say less than measured: near-ties are then re-checked. For tests of that path."""
@@ -159,10 +139,5 @@ def load_eager(
 ) -> EagerTarget:
     """A target over weights that have been read. Raises `ModelReferenceError` if they make no Llama model."""
     model = build_llama(directory, weights)
-    rows = model.config.vocab_size
-    if len(vocabulary) > rows:
-        raise ModelReferenceError(
-            f"the tokenizer in {directory} has {len(vocabulary)} ids, the model only {rows}: they do not belong "
-            "together"
-        )
+    check_rows(vocabulary, model.config.vocab_size, directory)
     return EagerTarget(model, vocabulary, name, precision, row_exact_kernels, digest, weights.packed)

@@ -27,7 +27,6 @@ MOST_ROWS = 64
 FIRST_CAPACITY = 256
 """Positions that a new slot has room for; it doubles when they are used."""
 
-
 MOST_THREADS = 8
 """Threads of a team that nobody has chosen. Measured only up to 2: sections of a small model are short."""
 
@@ -57,7 +56,7 @@ class Result(Struct, frozen=True, eq=False):
 
 
 class Cache:
-    """Keys and values of one slot, in the tiles described in `grimboost.kernels.decoder`; zeros where unused."""
+    """Keys and values of one slot, in the tiles described in `grimboost.kernels.attention`; zeros where unused."""
 
     def __init__(self, model: PackedModel) -> None:
         shape = model.shape

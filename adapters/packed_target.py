@@ -1,6 +1,6 @@
 """The packed target: the project's own forward over packed weights, row-invariant in every precision.
 
-Slots keep keys and values in tiles (`grimboost.kernels.decoder`), rows of several slots run in one pass, and a
+Slots keep keys and values in tiles (`grimboost.kernels.attention`), rows of several slots run in one pass, and a
 pass of k rows gives each row the bits that it has alone, because no kernel computes a row from more than its
 own values, in a fixed order. It knows nothing of bytes and needs neither torch nor transformers.
 """
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from grimboost.adapters.choice import choose_rows, is_plain_greedy
 from grimboost.adapters.packed_model import PackedModel
 from grimboost.adapters.packed_runner import MOST_ROWS, Cache, Row, Runner, usable_processors
-from grimboost.adapters.slots import SlotTable
+from grimboost.adapters.slots import SlotTable, SlottedTarget
 from grimboost.adapters.target import Chosen, Rows, Slot, TargetFacts
 from grimboost.adapters.vocabulary import Vocabulary
 from grimboost.errors import TargetError
 from grimboost.stages.sampling_rule import SamplingRule
 
 
-class PackedTarget:
+class PackedTarget(SlottedTarget[Cache]):
     """A packed model with slots."""
 
     def __init__(
@@ -40,19 +40,6 @@ class PackedTarget:
         kernels = f"packed numba{numba.__version__} {self._runner.threads} threads"
         self._facts = TargetFacts(name, model.precision, limit, True, 0.0, digest=digest, kernels=kernels)
         self._slots: SlotTable[Cache] = SlotTable(limit)
-
-    @property
-    def facts(self) -> TargetFacts:
-        return self._facts
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return self._vocabulary
-
-    @property
-    def open_slots(self) -> int:
-        """Slots that have not been closed."""
-        return len(self._slots)
 
     def open(self, rule: SamplingRule) -> Slot:
         return self._slots.add(rule, Cache(self._model))
@@ -84,15 +71,6 @@ class PackedTarget:
                 slot = self._slots[entry.slot]
                 results.append(choose_rows(own, slot.rule, slot.tokens))
         return results
-
-    def length(self, slot: Slot) -> int:
-        return len(self._slots[slot].tokens)
-
-    def rollback(self, slot: Slot, length: int) -> None:
-        self._slots.cut(slot, length)
-
-    def close(self, slot: Slot) -> None:
-        self._slots.remove(slot)
 
     def _check_ids(self, batch: Sequence[Rows]) -> None:
         """Refuse ids without a row in the embedding: the kernels would read other memory."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grimboost.adapters.choice import choose_rows
-from grimboost.adapters.slots import SlotTable
+from grimboost.adapters.slots import SlotTable, SlottedTarget
 from grimboost.adapters.target import Chosen, Rows, Slot, TargetFacts
 from grimboost.adapters.vocabulary import Vocabulary
 from grimboost.stages.sampling_rule import SamplingRule
@@ -19,7 +19,7 @@ NextToken = Callable[[Sequence[int]], int]
 NextLogits = Callable[[Sequence[int]], NDArray[np.float32]]
 
 
-class ScriptedTarget:
+class ScriptedTarget(SlottedTarget[list[int]]):
     """Greedy slots follow `next_token` if it is given; otherwise `logits` [vocabulary] decide by the rule."""
 
     def __init__(
@@ -38,34 +38,12 @@ class ScriptedTarget:
         self._facts = TargetFacts("scripted", "exact", context_limit, row_invariant, tie_bound)
         self._slots: SlotTable[list[int]] = SlotTable(context_limit)
 
-    @property
-    def facts(self) -> TargetFacts:
-        return self._facts
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return self._vocabulary
-
-    @property
-    def open_slots(self) -> int:
-        """Slots that have not been closed."""
-        return len(self._slots)
-
     def open(self, rule: SamplingRule) -> Slot:
         return self._slots.add(rule, [])
 
     def step(self, batch: Sequence[Rows]) -> list[list[Chosen]]:
         self._slots.check(batch)
         return [self._feed(rows) for rows in batch]
-
-    def length(self, slot: Slot) -> int:
-        return len(self._slots[slot].tokens)
-
-    def rollback(self, slot: Slot, length: int) -> None:
-        self._slots.cut(slot, length)
-
-    def close(self, slot: Slot) -> None:
-        self._slots.remove(slot)
 
     def _feed(self, rows: Rows) -> list[Chosen]:
         entry = self._slots[rows.slot]

@@ -6,7 +6,8 @@ All checks of a batch come before anything is fed, so a refused batch leaves no 
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from grimboost.adapters.target import Rows, Slot
+from grimboost.adapters.target import Rows, Slot, TargetFacts
+from grimboost.adapters.vocabulary import Vocabulary
 from grimboost.errors import TargetError
 from grimboost.stages.sampling_rule import SamplingRule
 
@@ -77,3 +78,33 @@ class SlotTable(Generic[Cache]):
                     f"slot {rows.slot} holds {held} tokens; {len(rows.tokens)} more exceed the context limit "
                     f"of {self._limit}"
                 )
+
+
+class SlottedTarget(Generic[Cache]):
+    """What targets over a slot table have in common; they add how a slot is opened and a batch is fed."""
+
+    _facts: TargetFacts
+    _vocabulary: Vocabulary
+    _slots: SlotTable[Cache]
+
+    @property
+    def facts(self) -> TargetFacts:
+        return self._facts
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self._vocabulary
+
+    @property
+    def open_slots(self) -> int:
+        """Slots that have not been closed."""
+        return len(self._slots)
+
+    def length(self, slot: Slot) -> int:
+        return len(self._slots[slot].tokens)
+
+    def rollback(self, slot: Slot, length: int) -> None:
+        self._slots.cut(slot, length)
+
+    def close(self, slot: Slot) -> None:
+        self._slots.remove(slot)

@@ -9,12 +9,13 @@ every step (case A2). Ids without bytes are control tokens and padding rows of t
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from grimboost.errors import VocabularyError
+from grimboost.errors import ModelReferenceError, VocabularyError
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -143,6 +144,15 @@ def _profile(file: _File) -> str:
         f"unsupported vocabulary: BPE with decoder {' + '.join(decoders) or 'none'} and byte_fallback "
         f"{bool(file.model.byte_fallback)}. Its ids have no table of bytes"
     )
+
+
+def check_rows(vocabulary: Vocabulary, rows: int, directory: Path) -> None:
+    """Raise `ModelReferenceError` if ids of the tokenizer have no row in the model's embedding."""
+    if len(vocabulary) > rows:
+        raise ModelReferenceError(
+            f"the tokenizer in {directory} has {len(vocabulary)} ids, the model only {rows}: they do not belong "
+            "together"
+        )
 
 
 def _kinds(part: Mapping[str, Any] | None) -> list[str]:

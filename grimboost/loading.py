@@ -125,6 +125,7 @@ def _load_packed(
 ) -> Target:
     from grimboost.adapters.llama_shape import read_shape
     from grimboost.adapters.packed_target import PackedTarget
+    from grimboost.adapters.vocabulary import check_rows
     from grimboost.kernels.compiled import drop_others, is_kept
     from grimboost.packed_store import PackedStore
 
@@ -132,7 +133,7 @@ def _load_packed(
         drop_others()
         if progress:
             progress("compiling kernels, once, for half a minute", 0, 1)
-    _check_fit(len(tokenizer.vocabulary), read_shape(resolved.directory).vocabulary, resolved)
+    check_rows(tokenizer.vocabulary, read_shape(resolved.directory).vocabulary, resolved.directory)
     store = PackedStore(cache_root())
     chosen = store.fastest(resolved, progress) if precision == "auto" else precision
     model = store.obtain(resolved, chosen, progress)
@@ -152,14 +153,6 @@ def _load_transformers(
     return load_eager(
         resolved.directory, weights, tokenizer.vocabulary, resolved.name, precision, row_exact, resolved.digest
     )
-
-
-def _check_fit(tokens: int, rows: int, resolved: ResolvedModel) -> None:
-    if tokens > rows:
-        raise ModelReferenceError(
-            f"the tokenizer in {resolved.directory} has {tokens} ids, the model only {rows}: they do not belong "
-            "together"
-        )
 
 
 def make_drafter(drafter: Drafter | str | None, datastore: Path | str | None = "memory") -> Drafter | None:

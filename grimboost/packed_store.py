@@ -12,7 +12,7 @@ per machine. It knows no slots.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,8 +21,12 @@ from msgspec import Struct
 
 from grimboost.adapters import packed_model
 from grimboost.adapters.llama_shape import read_shape
-from grimboost.adapters.packed_model import PackedModel
+from grimboost.adapters.packed_model import Floats, PackedModel
+from grimboost.adapters.packed_runner import Cache, Row, Runner, usable_processors
+from grimboost.adapters.perplexity import perplexity, sample_ids
+from grimboost.adapters.quantized_blocks import read_blocks
 from grimboost.adapters.target import Precision
+from grimboost.adapters.target_tokenizer import load_tokenizer
 from grimboost.errors import ModelReferenceError
 from grimboost.model_references import Progress, ResolvedModel
 
@@ -57,7 +61,7 @@ class PackedStore:
                 kept = packed_model.load(file)
                 if kept.shape == shape:
                     return kept
-        model = self._packed(resolved, precision, progress)
+        model = _pack(resolved, _tensors(resolved), precision, progress)
         return self._kept(model, file) if resolved.digest else model
 
     def fastest(self, resolved: ResolvedModel, progress: Progress | None = None) -> Precision:
@@ -71,29 +75,17 @@ class PackedStore:
             return msgspec.json.decode(file.read_bytes(), type=dict[Precision, Measured])
         except (OSError, msgspec.DecodeError):
             pass
+        tokenizer, tensors = load_tokenizer(resolved.directory), _tensors(resolved)
+        ids = sample_ids(tokenizer, SAMPLE_TOKENS)
         found: dict[Precision, Measured] = {}
         for place, precision in enumerate(CANDIDATES):
             if progress:
                 progress("comparing precisions", place, len(CANDIDATES))
-            found[precision] = _measure(self._packed(resolved, precision, None), resolved)
+            model = _pack(resolved, tensors, precision)
+            found[precision] = _measure(model, len(tokenizer.vocabulary), ids)
         if resolved.digest:
             self._replace(file, lambda part: part.write_bytes(msgspec.json.encode(found)))
         return found
-
-    def _packed(self, resolved: ResolvedModel, precision: Precision, progress: Progress | None) -> PackedModel:
-        from grimboost.adapters.quantized_blocks import read_blocks
-        from grimboost.adapters.weights import weight_files
-
-        def report(done: int, total: int) -> None:
-            if progress:
-                progress("packing weights", done, total)
-
-        try:
-            tensors = packed_model.read_tensors(weight_files(resolved.directory))
-        except (OSError, ValueError, KeyError) as error:
-            raise ModelReferenceError(f"cannot read the weights in {resolved.directory}: {error}") from error
-        blocks = read_blocks(resolved.gguf) if resolved.gguf and precision in {"int8", "int4"} else {}
-        return packed_model.pack_model(read_shape(resolved.directory), tensors, blocks, precision, report)
 
     def _kept(self, model: PackedModel, file: Path) -> PackedModel:
         if not self._replace(file, lambda part: packed_model.save(model, part)):
@@ -126,14 +118,33 @@ def fastest(measured: dict[Precision, Measured]) -> Precision:
     return min(near or measured, key=lambda name: measured[name].milliseconds)
 
 
-def _measure(model: PackedModel, resolved: ResolvedModel) -> Measured:
-    from grimboost.adapters.packed_runner import Cache, Row, Runner, usable_processors
-    from grimboost.adapters.perplexity import perplexity, sample_ids
-    from grimboost.adapters.target_tokenizer import load_tokenizer
+def _tensors(resolved: ResolvedModel) -> dict[str, Floats]:
+    """The model's unpacked weights. Imports torch."""
+    from grimboost.adapters.weights import weight_files
 
-    tokenizer = load_tokenizer(resolved.directory)
-    runner = Runner(model, len(tokenizer.vocabulary), usable_processors())
-    value = perplexity(runner, model, sample_ids(tokenizer, SAMPLE_TOKENS))
+    try:
+        return packed_model.read_tensors(weight_files(resolved.directory))
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelReferenceError(f"cannot read the weights in {resolved.directory}: {error}") from error
+
+
+def _pack(
+    resolved: ResolvedModel,
+    tensors: dict[str, Floats],
+    precision: Precision,
+    progress: Progress | None = None,
+) -> PackedModel:
+    def report(done: int, total: int) -> None:
+        if progress:
+            progress("packing weights", done, total)
+
+    blocks = read_blocks(resolved.gguf) if resolved.gguf and precision in {"int8", "int4"} else {}
+    return packed_model.pack_model(read_shape(resolved.directory), tensors, blocks, precision, report)
+
+
+def _measure(model: PackedModel, vocabulary: int, ids: Sequence[int]) -> Measured:
+    runner = Runner(model, vocabulary, usable_processors())
+    value = perplexity(runner, model, ids)
     cache = Cache(model)
     cache.reserve(64)
     times = []
