@@ -9,7 +9,8 @@
     │       └── FetchError      it is a fine name, but network, hub, disk or pip did not deliver
     ├── TargetError             the target or its device failed while working
     ├── StageError              our own fault: a stage got a message that its state does not allow
-    └── LogError                a message log is damaged, foreign or of another version
+    ├── LogError                a message log is damaged, foreign or of another version
+    └── CertificateError        kept evidence is damaged, foreign or cannot be written; it opens nothing
 """
 
 
@@ -43,3 +44,7 @@ class StageError(GrimboostError):
 
 class LogError(GrimboostError):
     """A message log cannot be read. The message says at which byte and why."""
+
+
+class CertificateError(GrimboostError):
+    """Evidence for a certificate cannot be read or kept. The message says which file and what to do."""
