@@ -25,18 +25,32 @@ from itertools import pairwise
 from math import inf, log
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from grimboost.errors import MisuseError
 from grimboost.stages.e_process import WATCHED, Watch, log_e_value, rate_upper, spans_needed, wilson_upper
 
+LAXNESS = (1, 2, 5, 10, 20, 50, 100, 200)
+"""Thresholds by default: a chance of slip of so many epsilon. Spans that keep to epsilon one by one come first:
+laxer thresholds pass only where most spans are better than the threshold says. A stricter start would wait for
+confidence that takes longer to earn than the certificate; a laxer one never opens where spans at 0.997 are common
+and fail as often as they say."""
+
+SUREST = 0.9999
+"""No stricter threshold by default: calibration does not tell more apart."""
+
 
 class Terms(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is claimed. `thresholds` are calibrated confidences, strictest first."""
+    """What is claimed. `thresholds` are calibrated confidences, strictest first; `LAXNESS` fills in for none."""
 
     epsilon: float = 0.001
     delta: float = 0.05
-    thresholds: tuple[float, ...] = (0.995, 0.99, 0.98, 0.95, 0.9, 0.8)
+    thresholds: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.thresholds:
+            grid = (round(1.0 - self.epsilon * factor, 12) for factor in LAXNESS)
+            force_setattr(self, "thresholds", tuple(one for one in grid if 0.5 <= one <= SUREST))
 
     def check(self) -> None:
         """Raise `MisuseError` with the value that cannot be."""
