@@ -268,28 +268,23 @@ class Certificate:
         )
 
     def _reason(self, row: ThresholdReport) -> str:
-        rate, seen = f"{100 * self.terms.epsilon:g}%", f"{row.spans:,} audited spans"
-        slips = "no slip" if not row.slips else "1 slip" if row.slips == 1 else f"{row.slips:,} slips"
+        rate = f"{100 * self.terms.epsilon:g}%"
+        slips = f"{_counted(row.slips, 'slip')} in " if row.spans else ""
+        seen = f"{slips}{_counted(row.spans, 'audited span')} of confidence {row.threshold:g} or more"
         if self.open:
-            return (
-                f"open for spans of confidence {row.threshold:g} or more: {slips} in {seen}, "
-                f"enough for a slip rate below {rate}"
-            )
-        before = (
-            f"closed since released spans slipped more often than {rate}" if self._counts.closings else "closed"
-        )
-        return (
-            f"{before}: {slips} in {seen} of confidence {row.threshold:g} or more, "
-            f"and about {row.missing:,} more without a slip would show a rate below {rate}"
-        )
+            return f"open: {seen}; this showed a slip rate below {rate}, and released spans have not shown more"
+        before = f"released spans slipped more often than {rate}; since then " if self._counts.closings else ""
+        return f"closed: {before}{seen}; about {row.missing:,} more without a slip would show a rate below {rate}"
 
     def _check(self, rows: tuple[ThresholdCounts, ...]) -> None:
         if tuple(row.threshold for row in rows) != self.terms.thresholds:
             raise MisuseError(f"this evidence is not for the thresholds {self.terms.thresholds}")
         least = spans_needed(self.terms.epsilon, self.terms.delta, 0)
         if any(row.passed and row.spans < least for row in rows):
-            raise MisuseError(
-                f"a threshold cannot pass with fewer than {least} spans, but in this evidence one did"
-            )
+            raise MisuseError(f"a threshold passed with fewer than {least} spans in this evidence; none can")
         if self.open != (self._counts.openings > self._counts.closings):
             raise MisuseError("this evidence is open in one place and closed in another")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}" if number else f"no {noun}"
