@@ -76,23 +76,52 @@ class DraftToken(Struct, frozen=True, array_like=True):
 
 
 class Span(Struct, frozen=True, array_like=True):
-    """Candidate bytes of one presumptive target token, with the minimum confidence over its bytes."""
+    """Candidate bytes of one presumptive target token, with the minimum confidence over its bytes.
+
+    Not `whole`: it ends where the drafter stopped for want of room, perhaps inside a token.
+    """
 
     id: int
     data: bytes
     confidence: float
+    whole: bool = True
 
 
 class GatedSpan(Struct, frozen=True, array_like=True):
-    """A span with the gate's decision and its reason."""
+    """A span with the gate's decision, its reason, and the calibrated confidence that it decided on."""
 
     span: Span
     decision: Decision
     reason: str
+    confidence: float = 0.0
+
+
+class Slip(Struct, frozen=True, array_like=True):
+    """A shown token that the target would not have chosen: place in the output's ids, offset and bytes as shown,
+    the target's choice in its place (no bytes for a control token), and the drafter's confidence in it."""
+
+    position: int
+    offset: int
+    data: bytes
+    chosen: bytes
+    confidence: float
+
+
+class JudgedSpan(Struct, frozen=True, array_like=True):
+    """A drafted span that the target has judged: its confidence, whether it was shown before, whether it is wrong."""
+
+    confidence: float
+    released: bool
+    slip: bool
 
 
 class Counts(Struct, frozen=True):
-    """What the cascade counted of one generation; no times, those belong to the shell."""
+    """What the cascade counted of one generation; no times, those belong to the shell.
+
+    Released are tokens and bytes that were shown before the target had checked them; kept are those of them that
+    stand in the output, audited those that the target has checked. Doubt and takeover: output tokens that
+    became final in these states.
+    """
 
     prompt_tokens: int = 0
     new_tokens: int = 0
@@ -107,6 +136,15 @@ class Counts(Struct, frozen=True):
     mismatches: int = 0
     realignments: int = 0
     ties_rechecked: int = 0
+    released_tokens: int = 0
+    released_bytes: int = 0
+    kept_tokens: int = 0
+    audited_tokens: int = 0
+    slips: tuple[Slip, ...] = ()
+    retracted_bytes: int = 0
+    doubt_tokens: int = 0
+    takeover_tokens: int = 0
+    takeovers: int = 0
 
 
 class Message(Struct, frozen=True, tag=True):
@@ -131,6 +169,12 @@ class CancelRequested(Message, frozen=True):
     """The client left or asked to stop; what is committed so far stands."""
 
 
+class Certified(Message, frozen=True):
+    """Engine -> gate: the certificate opened for spans of at least this confidence, or it closed (None)."""
+
+    threshold: float | None
+
+
 # ---------------------------------------------------------------- drafter <-> its worker
 
 
@@ -138,7 +182,8 @@ class DraftRequested(Message, frozen=True):
     """Continue the committed bytes followed by `ahead` with at most `limit` bytes.
 
     `committed` are the bytes that became final since the request before; `ahead` is the candidate that
-    still stands beyond them. With `realign`, `ahead` itself has to be cut into spans again.
+    still stands beyond them. With `realign`, `ahead` itself has to be cut into spans again. `slips` are offsets
+    in `committed` at which shown tokens begin that the target would not have chosen.
     """
 
     request: int
@@ -148,6 +193,7 @@ class DraftRequested(Message, frozen=True):
     ahead: bytes
     limit: int
     realign: bool = False
+    slips: tuple[int, ...] = ()
 
 
 class DraftReturned(Message, frozen=True):
@@ -192,6 +238,14 @@ class Spans(Message, frozen=True):
     retired: bool = False
 
 
+class Release(Message, frozen=True):
+    """Gate -> cascade: show these spans, which begin at `offset`, before the target has checked them."""
+
+    epoch: int
+    offset: int
+    spans: tuple[Span, ...]
+
+
 class Prefilled(Message, frozen=True):
     """Verifier -> cascade -> revealer: prompt tokens that are in the target's cache."""
 
@@ -203,7 +257,9 @@ class Verdict(Message, frozen=True):
     """Verifier -> cascade: the result of one block. Commits at least one token.
 
     `tokens` are the accepted drafted tokens and then the target's own one (`accepted` counts the former).
-    `passes` and `rows` are what this verdict cost the target, re-checks included.
+    `passes` and `rows` are what this verdict cost the target, re-checks included. In streaming mode `choices` are
+    all that the target chose, and `candidate` what was drafted for these places: all but the last choice follow
+    a drafted token that was fed.
     """
 
     epoch: int
@@ -218,6 +274,14 @@ class Verdict(Message, frozen=True):
     rows: int
     ties: int = 0
     margin: float = 0.0
+    candidate: tuple[Span, ...] = ()
+    choices: tuple[PathToken, ...] = ()
+
+
+class Audited(Message, frozen=True):
+    """Cascade -> engine: what the target said of drafted spans, for the certificate and the calibration."""
+
+    spans: tuple[JudgedSpan, ...]
 
 
 class TargetFailed(Message, frozen=True):
@@ -229,7 +293,9 @@ class TargetFailed(Message, frozen=True):
 class Commit(Message, frozen=True):
     """Cascade -> revealer: bytes that are final. Show them up to `reveal_to` (offset), hold the rest back.
 
-    A commit with `finish` is the last one, and its `reveal_to` is the cut point.
+    A commit with `finish` is the last one, and its `reveal_to` is the cut point. Of what was released behind
+    these bytes, `standing` bytes stand; `slips` are found in them. Beyond `certain_to` a stop string may yet take
+    back what the client was shown; absent, it cannot.
     """
 
     offset: int
@@ -239,6 +305,17 @@ class Commit(Message, frozen=True):
     finish: FinishReason | None = None
     counts: Counts | None = None
     error: str | None = None
+    standing: int = 0
+    slips: tuple[Slip, ...] = ()
+    certain_to: int | None = None
+
+
+class Reveal(Message, frozen=True):
+    """Cascade -> revealer: bytes that are released and not checked. Show up to `reveal_to` (offset)."""
+
+    offset: int
+    data: bytes
+    reveal_to: int
 
 
 # ---------------------------------------------------------------- control (never blocks)
@@ -252,6 +329,16 @@ class Committed(Message, frozen=True):
     tokens: tuple[PathToken, ...]
     more: int
     """How many further target tokens the budget allows."""
+    standing: int = 0
+    """Released bytes behind the frontier that stand. Said where the epoch is new, as is `released`."""
+    released: tuple[Span, ...] = ()
+    """Their spans, where shown bytes stand whatever the target says of them."""
+    doubt_until: int = 0
+    """Output offset before which nothing may be released."""
+    alone: int = 0
+    """Tokens that the target makes by itself from here on (a takeover): nothing is drafted."""
+    slips: tuple[int, ...] = ()
+    """Which of `tokens` were shown and are not what the target would have chosen."""
 
 
 class Invalidated(Message, frozen=True):
@@ -334,10 +421,39 @@ class Progress(Message, frozen=True):
 
 
 class Chunk(Message, frozen=True):
-    """Append-only output bytes starting at `offset`. May end inside a UTF-8 character."""
+    """Append-only output bytes starting at `offset`. May end inside a UTF-8 character.
+
+    `released`: they were shown before the target has checked them; they stand, but may be a slip.
+    """
 
     offset: int
     data: bytes
+    released: bool = False
+
+
+class Provisional(Message, frozen=True):
+    """Output bytes at `offset` that may yet be retracted; only for a client that asked for such."""
+
+    offset: int
+    data: bytes
+
+
+class CommittedTo(Message, frozen=True):
+    """Everything shown before `offset` is final."""
+
+    offset: int
+
+
+class Retracted(Message, frozen=True):
+    """What was shown from `offset` on is void; what follows begins there again."""
+
+    offset: int
+
+
+class Slipped(Message, frozen=True):
+    """The audit found that a token which was shown is not what the target would have chosen."""
+
+    slip: Slip
 
 
 class Done(Message, frozen=True):
@@ -353,13 +469,13 @@ class Done(Message, frozen=True):
 # ---------------------------------------------------------------- unions, one per mailbox
 
 DrafterInput = Started | Committed | Invalidated | Finished | DraftReturned | DraftFailed
-GateInput = Draft | Committed | Invalidated | Finished
+GateInput = Draft | Committed | Invalidated | Finished | Certified
 VerifierInput = (
     Started | Spans | Committed | Invalidated | Finished | Opened | PassReturned | PassFailed | Released | Elapsed
 )
-CascadeInput = Started | Prefilled | Verdict | TargetFailed | CancelRequested
-RevealerInput = Prefilled | Commit
-ClientEvent = Progress | Chunk | Done
+CascadeInput = Started | Prefilled | Release | Verdict | TargetFailed | CancelRequested
+RevealerInput = Prefilled | Reveal | Commit
+ClientEvent = Progress | Chunk | Provisional | CommittedTo | Retracted | Slipped | Done
 
 AnyMessage = (
     DrafterInput
@@ -372,4 +488,5 @@ AnyMessage = (
     | OpenRequested
     | PassRequested
     | ReleaseRequested
+    | Audited
 )

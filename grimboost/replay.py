@@ -41,7 +41,7 @@ def fresh_stages(configs: StageConfigs, rule: SamplingRule) -> dict[str, Stage[A
         GATE: GateStage(configs.gate),
         VERIFIER: VerifierStage(configs.verifier, rule),
         CASCADE: CascadeStage(configs.cascade),
-        REVEALER: RevealerStage(),
+        REVEALER: RevealerStage(configs.revealer),
     }
 
 

@@ -35,18 +35,21 @@ EDGES: tuple[Edge, ...] = (
     *_control(ENGINE, DRAFTER, m.Started),
     *_control(ENGINE, VERIFIER, m.Started),
     *_control(ENGINE, CASCADE, m.Started, m.CancelRequested),
+    *_control(ENGINE, GATE, m.Certified),
     *_control(DRAFTER, DRAFTER_WORKER, m.DraftRequested),
     *_control(DRAFTER_WORKER, DRAFTER, m.DraftReturned, m.DraftFailed),
     *_data(DRAFTER, GATE, m.Draft),
+    *_data(GATE, CASCADE, m.Release),
     *_data(GATE, VERIFIER, m.Spans),
     *_control(VERIFIER, TARGET_WORKER, m.OpenRequested, m.PassRequested, m.ReleaseRequested),
     *_control(TARGET_WORKER, VERIFIER, m.Opened, m.PassReturned, m.PassFailed, m.Released),
     *_data(VERIFIER, CASCADE, m.Prefilled, m.Verdict, m.TargetFailed),
-    *_data(CASCADE, REVEALER, m.Prefilled, m.Commit),
+    *_data(CASCADE, REVEALER, m.Prefilled, m.Reveal, m.Commit),
+    *_control(CASCADE, ENGINE, m.Audited),
     *_control(CASCADE, DRAFTER, m.Committed, m.Invalidated, m.Finished),
     *_control(CASCADE, GATE, m.Committed, m.Invalidated, m.Finished),
     *_control(CASCADE, VERIFIER, m.Committed, m.Invalidated, m.Finished),
-    *_data(REVEALER, CLIENT, m.Progress, m.Chunk, m.Done),
+    *_data(REVEALER, CLIENT, m.Progress, m.Chunk, m.Provisional, m.CommittedTo, m.Retracted, m.Slipped, m.Done),
 )
 
 

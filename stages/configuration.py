@@ -7,6 +7,8 @@ from bisect import bisect_left
 
 from msgspec import Struct
 
+from grimboost.stages.calibration import CalibrationCurve
+
 
 class CostCurve(Struct, frozen=True, forbid_unknown_fields=True):
     """Measured milliseconds of one target pass over `rows[i]` rows; `rows` ascend and start at 1."""
@@ -34,12 +36,29 @@ class DrafterConfig(Struct, frozen=True, forbid_unknown_fields=True):
     max_ahead_bytes: int = 160
     minimum_request_bytes: int = 24
     break_even: float = 0.0
+    request_bytes: int | None = None
+    """At most so many in one request; None is all that the credit allows."""
+    running_on: bool = False
+    """Whether it asks for more as soon as it has an answer, or only when something was committed."""
 
 
 class GateConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Strict mode verifies every span."""
+    """Strict mode verifies every span. Streaming mode releases those of at least `threshold` calibrated
+    confidence, where nothing forbids it.
+
+    `release`: never, certified (while `certified` is true), or always. `greedy` is false where the target samples:
+    then a draft is no sample, and nothing is released.
+    """
 
     mode: str = "strict"
+    release: str = "never"
+    certified: bool = False
+    threshold: float = 1.0
+    greedy: bool = True
+    anchor_bytes: int = 512
+    max_unverified_bytes: int = 192
+    max_unverified_tokens: int = 64
+    calibration: CalibrationCurve = CalibrationCurve()
 
 
 class VerifierConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +78,18 @@ class VerifierConfig(Struct, frozen=True, forbid_unknown_fields=True):
     draft_milliseconds: float = 0.0
     drafting: bool = True
     max_new_tokens: int = 512
+    streaming: bool = False
+    shown_stands: bool = False
+    """Streaming to a client that cannot take back: what was shown is part of the path, right or wrong."""
+
+
+class TrustConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """After a slip nothing is released for `doubt_bytes`, twice as many after each failed repair; after
+    `max_repairs` of them the target makes `takeover_tokens` by itself."""
+
+    doubt_bytes: int = 32
+    max_repairs: int = 2
+    takeover_tokens: int = 8
 
 
 class CascadeConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,6 +100,19 @@ class CascadeConfig(Struct, frozen=True, forbid_unknown_fields=True):
     max_new_bytes: int | None = None
     stop: tuple[bytes, ...] = ()
     end_ids: tuple[int, ...] = ()
+    streaming: bool = False
+    shown_stands: bool = False
+    """As for the verifier."""
+    open_end: bool = False
+    """Do not wait for the audit of the last bytes."""
+    trust: TrustConfig = TrustConfig()
+
+
+class RevealerConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """`streaming`: say what is committed and what slipped; `revisable`: and take back what the target refused."""
+
+    streaming: bool = False
+    revisable: bool = False
 
 
 class StageConfigs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,3 +122,4 @@ class StageConfigs(Struct, frozen=True, forbid_unknown_fields=True):
     drafter: DrafterConfig = DrafterConfig()
     gate: GateConfig = GateConfig()
     verifier: VerifierConfig = VerifierConfig()
+    revealer: RevealerConfig = RevealerConfig()

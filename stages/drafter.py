@@ -1,9 +1,9 @@
 """The drafter's pure part: what to ask of the drafter's model, and what of its answer still stands.
 
 Flow by credit: at most `max_ahead_bytes` of candidate may stand beyond the committed frontier, and every
-commit gives some back. Each `Committed` that the next does not overtake is answered by exactly one `Draft`,
+commit gives some back. Each `Committed` that the next does not overtake is answered by at least one `Draft`,
 an empty one where the drafter abstains, so that the verifier knows when waiting is pointless. One request is
-in flight at a time.
+in flight at a time; in streaming mode it runs on from one to the next while there is credit.
 
 ::
 
@@ -45,6 +45,8 @@ class DrafterStage:
         self._frontier = 0
         self._ahead = b""  # candidate bytes that were sent on as spans and are not committed
         self._uncommunicated = b""  # committed bytes that the worker has not been told yet
+        self._slips: tuple[int, ...] = ()  # offsets in them
+        self._alone = False  # the target makes the next tokens by itself
         self._realign = False
         self._diverged = False  # other bytes were committed than those that the request under way continues
         self._again = False
@@ -85,21 +87,32 @@ class DrafterStage:
     def _advance(self, message: m.Committed) -> None:
         data = b"".join(token.data for token in message.tokens)
         self._frontier = message.frontier
+        self._note_slips(message)
         self._uncommunicated += data
         follows = self._ahead.startswith(data)
         if self._guess is not None:
-            guess = self._guess
-            self._worth.judge(bool(guess) and (data.startswith(guess) or guess.startswith(data)))
+            guess, right = self._guess, 0 not in message.slips
+            self._worth.judge(bool(guess) and right and (data.startswith(guess) or guess.startswith(data)))
             self._guess = None
         self._ahead = self._ahead[len(data) :] if follows else b""
         self._diverged |= not follows
+        if message.released:  # shown bytes that stand, although everything drafted behind them is void
+            self._ahead, self._diverged = b"".join(span.data for span in message.released), True
+        self._alone = message.alone > 0
+
+    def _note_slips(self, message: m.Committed) -> None:
+        at = len(self._uncommunicated)
+        for place, token in enumerate(message.tokens):
+            if place in message.slips:
+                self._slips = (*self._slips, at)
+            at += len(token.data)
 
     def _ask(self) -> list[m.Message]:
         if self._state is State.ASKED:
             self._again = True
             return []
-        limit = self._config.max_ahead_bytes - len(self._ahead)
-        if limit < self._config.minimum_request_bytes and not self._realign:
+        limit = self._credit
+        if self._alone or (limit < self._config.minimum_request_bytes and not self._realign):
             return [self._draft(())]  # enough is standing; the worker is told with the next request
         if not (self._ahead or self._realign or self._worth.asking()):
             return [self._draft(())]
@@ -112,10 +125,11 @@ class DrafterStage:
             self._ahead,
             limit,
             self._realign,
+            self._slips,
         )
         if self._realign:
             self._ahead = b""  # comes back as spans with the answer
-        self._state, self._uncommunicated = State.ASKED, b""
+        self._state, self._uncommunicated, self._slips = State.ASKED, b"", ()
         self._realign = self._diverged = False
         return [request]
 
@@ -129,10 +143,20 @@ class DrafterStage:
             if not self._ahead:
                 self._guess = message.spans[0].data if message.spans else b""
             self._ahead += b"".join(span.data for span in message.spans)
-        if self._again or not fits:
+        if self._again or not fits or self._may_run_on(message):
             self._again = False
             answer += self._ask()
         return answer
+
+    @property
+    def _credit(self) -> int:
+        limit = self._config.max_ahead_bytes - len(self._ahead)
+        return limit if self._config.request_bytes is None else min(limit, self._config.request_bytes)
+
+    def _may_run_on(self, message: m.DraftReturned) -> bool:
+        """Whether to ask for more without waiting for a commit: the drafter had more to say and has credit."""
+        enough = self._credit >= self._config.minimum_request_bytes
+        return self._config.running_on and bool(message.spans) and enough and not self._alone
 
     def _draft(self, spans: tuple[m.Span, ...]) -> m.Draft:
         offset = self._frontier + len(self._ahead)

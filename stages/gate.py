@@ -1,8 +1,25 @@
 """The gate: for each span, release it unseen or have the target verify it.
 
-In strict mode the answer is always *verify*, with the reason `strict`; the stage still stands in the path, so
-that every span carries a decision and a reason in the log. It knows neither the target nor the client.
+In strict mode the answer is always *verify*. In streaming mode the first of these reasons that holds decides:
+
+    never         the caller allows no release
+    sampling      the target samples; a draft is no sample
+    certificate   the certificate is closed: what the gate would do is recorded and audited, nothing is shown
+    doubt         the span lies in a doubt interval, or the target has taken over
+    anchor        so many bytes were shown since everything shown was last verified
+    cap           too much would be shown and unverified, in bytes or in tokens
+    incomplete    the span ends inside a character, or perhaps inside a token
+    confidence    the drafter is not sure enough
+    behind        a span before it waits for the target: output is contiguous
+    standing      its bytes were shown already, and come again because the target sees other borders
+    confident     none of these: it is released
+
+A span that waits is looked at again with each commit, and may be released then. Confidence is calibrated before it
+is compared. The gate knows neither the target nor the client; what it releases the cascade shows, or drops if
+a mismatch overtook it.
 """
+
+from collections import deque
 
 from grimboost import messages as m
 from grimboost.stages.configuration import GateConfig
@@ -18,6 +35,19 @@ class GateStage:
         self._config = config
         self._epoch = 0
         self._done = False
+        self._streaming = config.mode == "streaming"
+        self._certified = config.certified
+        self._threshold = config.threshold
+        self._frontier = 0  # committed output bytes
+        self._released_to = 0  # output offset up to which spans were released
+        self._ends: deque[int] = deque()  # offsets at which released spans end, behind the frontier
+        self._waiting: deque[tuple[int, m.Span, float]] = deque()  # offset, span, calibrated confidence
+        self._committed_tail = b""  # last committed bytes
+        self._tail = b""  # last bytes before `_position`: a character may go on behind them
+        self._void = False  # the epoch is new, and what still stands has not been said yet
+        self._anchor = config.anchor_bytes
+        self._doubt_until = 0
+        self._alone = False
 
     @property
     def done(self) -> bool:
@@ -29,17 +59,146 @@ class GateStage:
             return []  # a draft that was under way when the generation ended
         match message:
             case m.Draft(epoch=epoch, retired=retired):
-                return [self._decide(message)] if epoch == self._epoch or retired else []
+                return self._decide(message) if epoch == self._epoch or retired else []
             case m.Invalidated(epoch=epoch):
-                self._epoch = epoch
+                self._epoch, self._void = epoch, True
+                self._waiting.clear()
                 return []
             case m.Committed():
-                return []
+                return self._advance(message) if self._streaming else []
+            case m.Certified(threshold=threshold):
+                self._certified = threshold is not None
+                self._threshold = max(self._config.threshold, threshold or 0.0)
+                return self._release(self._next()) if self._streaming else []
             case m.Finished():
                 self._done = True
                 return []
         raise undefined("gate", "open", message)
 
-    def _decide(self, draft: m.Draft) -> m.Spans:
-        spans = tuple(m.GatedSpan(span, m.Decision.VERIFY, self._config.mode) for span in draft.spans)
-        return m.Spans(draft.epoch, draft.frontier, draft.offset, spans, draft.retired)
+    def _decide(self, draft: m.Draft) -> list[m.Message]:
+        if not self._streaming or draft.epoch != self._epoch:
+            spans = tuple(m.GatedSpan(span, m.Decision.VERIFY, self._config.mode) for span in draft.spans)
+            return [m.Spans(draft.epoch, draft.frontier, draft.offset, spans, draft.retired)]
+        at = draft.offset
+        while self._waiting and self._waiting[-1][0] >= at:
+            self._waiting.pop()  # the drafter has begun anew
+        for span in draft.spans:
+            self._waiting.append((at, span, self._config.calibration.of(span.confidence)))
+            at += len(span.data)
+        before = self._released_to
+        released = self._release(self._next())
+        spans = self._explained(draft, before)
+        return [*released, m.Spans(draft.epoch, draft.frontier, draft.offset, spans, draft.retired)]
+
+    def _explained(self, draft: m.Draft, before: int) -> tuple[m.GatedSpan, ...]:
+        """The draft's spans, each with what was decided of it and why."""
+        spans, at, blocked = [], draft.offset, False
+        for span in draft.spans:
+            confidence = self._config.calibration.of(span.confidence)
+            end = at + len(span.data)
+            if end <= self._released_to:
+                decision, reason = m.Decision.RELEASE, "confident" if end > before else "standing"
+            else:
+                decision, reason = m.Decision.VERIFY, self._reason(at, span, confidence)
+                if reason is None:
+                    reason = "behind" if blocked or at != self._position else "incomplete"
+                blocked = True
+            spans.append(m.GatedSpan(span, decision, reason, confidence))
+            at = end
+        return tuple(spans)
+
+    # ------------------------------------------------------------ what may be shown
+
+    @property
+    def _position(self) -> int:
+        return max(self._released_to, self._frontier)
+
+    def _next(self) -> list[tuple[m.Span, float]]:
+        """Waiting spans from the released frontier on that nothing forbids, to the end of a whole character."""
+        found: list[tuple[m.Span, float]] = []
+        at = self._position
+        while self._waiting and self._waiting[0][0] < at:
+            self._waiting.popleft()
+        for offset, span, confidence in self._waiting:
+            if offset != at or self._reason(at, span, confidence, len(found)) is not None:
+                break
+            found.append((span, confidence))
+            at += len(span.data)
+        while found and inside_character(self._tail + b"".join(span.data for span, _ in found)):
+            found.pop()
+        return found
+
+    def _reason(self, at: int, span: m.Span, confidence: float, more: int = 0) -> str | None:
+        """Why a span at that offset has to be verified, if `more` others are released before it."""
+        config, end = self._config, at + len(span.data)
+        unverified = len(self._ends) + more + 1
+        ways = (
+            ("never", config.release == "never"),
+            ("sampling", not config.greedy),
+            ("certificate", config.release == "certified" and not self._certified),
+            ("doubt", at < self._doubt_until or self._alone),
+            ("anchor", end > self._anchor),
+            (
+                "cap",
+                end - self._frontier > config.max_unverified_bytes or unverified > config.max_unverified_tokens,
+            ),
+            ("incomplete", not span.whole),
+            ("confidence", confidence < self._threshold),
+        )
+        return next((reason for reason, holds in ways if holds), None)
+
+    def _release(self, spans: list[tuple[m.Span, float]]) -> list[m.Message]:
+        if not spans:
+            return []
+        offset = self._position
+        for span, _ in spans:
+            self._waiting.popleft()
+            self._released_to = self._position + len(span.data)
+            self._ends.append(self._released_to)
+            self._tail = (self._tail + span.data)[-TAIL:]
+        return [m.Release(self._epoch, offset, tuple(span for span, _ in spans))]
+
+    # ------------------------------------------------------------ what the cascade says
+
+    def _advance(self, message: m.Committed) -> list[m.Message]:
+        data = b"".join(token.data for token in message.tokens)
+        self._frontier = message.frontier
+        self._committed_tail = (self._committed_tail + data)[-TAIL:]
+        if self._void:
+            self._restart(message)
+        while self._ends and self._ends[0] <= self._frontier:
+            self._ends.popleft()
+        if self._released_to <= self._frontier:
+            self._tail = self._committed_tail
+            self._anchor = self._frontier + self._config.anchor_bytes
+        self._doubt_until, self._alone = message.doubt_until, message.alone > 0
+        return self._release(self._next())
+
+    def _restart(self, message: m.Committed) -> None:
+        """Of what was released, `standing` bytes stand."""
+        self._void = False
+        self._released_to = self._frontier + message.standing
+        if message.released:
+            self._ends.clear()
+            at = self._frontier
+            for span in message.released:
+                at += len(span.data)
+                self._ends.append(at)
+            self._tail = (self._committed_tail + b"".join(span.data for span in message.released))[-TAIL:]
+        while self._ends and self._ends[-1] > self._released_to:
+            self._ends.pop()
+
+
+TAIL = 3
+"""Bytes of a character that may be there while it is not whole."""
+
+
+def inside_character(data: bytes) -> bool:
+    """Whether `data` ends inside a UTF-8 character. What can be no character any more is not inside one."""
+    for back in range(1, min(TAIL, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 == 0x80:
+            continue
+        length = 2 if 0xC2 <= byte < 0xE0 else 3 if 0xE0 <= byte < 0xF0 else 4 if 0xF0 <= byte < 0xF5 else 1
+        return back < length
+    return False

@@ -73,6 +73,29 @@ class StopRules:
         kept = tuple(tokens[: max(0, len(self.ids) - first_id)])
         return Taken(kept, data, self.length - self._held(), self.finish)
 
+    def preview(self, data: bytes) -> tuple[int, bool]:
+        """How far output may be shown if `data` follows and is not certain; whether a stop string would end it.
+
+        What is shown alone must not end like the beginning of a stop string: the bytes behind it that rule one
+        out may never become final.
+        """
+        text, base, cut = self._tail + data, self.length - len(self._tail), self._stop_string(data)
+        sure = self.length - self._held()
+        reveal_to = self.length + len(data) if cut is None else cut
+        while reveal_to > sure and (held := self._held_of(text[: reveal_to - base])):
+            reveal_to -= held
+        return max(sure, reveal_to), cut is not None
+
+    def allows(self, tokens: int, size: int, last_id: int) -> bool:
+        """Whether so many further tokens of `size` bytes, the last of that id, would all be output."""
+        limit = self._config.max_new_bytes
+        fits = limit is None or self.length + size <= limit
+        return fits and tokens <= self.more and last_id not in self._end_ids
+
+    def output_data(self, token: PathToken) -> bytes:
+        """The token's bytes in the output; none for an end of sequence."""
+        return b"" if token.id in self._end_ids else token.data
+
     def stop_now(self, reason: FinishReason) -> int:
         """End from outside (cancelled, error). Returns the output's length; nothing is held back."""
         self.finish = reason
@@ -120,9 +143,9 @@ class StopRules:
             self.ids.pop()
 
     def _held(self) -> int:
-        if self.finish:
-            return 0
-        tail = self._tail
+        return 0 if self.finish else self._held_of(self._tail)
+
+    def _held_of(self, tail: bytes) -> int:
         held = 0
         for stop in self._config.stop:
             for size in range(min(len(stop) - 1, len(tail)), held, -1):

@@ -17,14 +17,16 @@ the length to keep, so a rollback is never a message of its own that could be lo
 
 Near-ties: a target that is not row-invariant may choose otherwise in a block than row by row. A margin below
 `tie_bound` is therefore settled from the last point at which the cache is exactly that of plain decoding: the
-tokens from there on are fed one row at a time, and that choice counts. It knows neither bytes' meaning nor
-models, and gets times only as numbers in messages.
+tokens from there on are fed one row at a time, and that choice counts.
+
+In streaming mode the same passes audit what was shown: spans wait here whether they were released or not, in
+one contiguous row, and a pass takes as many as pay. What that means is the cascade's business. It knows neither
+bytes' meaning nor models, and gets times only as numbers in messages.
 """
 
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
-from itertools import islice
 
 from grimboost import messages as m
 from grimboost.errors import StageError
@@ -33,6 +35,7 @@ from grimboost.stages.block_policy import ALONE, AcceptanceEstimate, Company, bl
 from grimboost.stages.configuration import VerifierConfig
 from grimboost.stages.sampling_rule import SamplingRule
 from grimboost.stages.stage import undefined
+from grimboost.stages.waiting_spans import WaitingSpans
 
 
 class State(StrEnum):
@@ -61,9 +64,7 @@ class VerifierStage:
         self._frontier = 0
         self._path: list[int] = []
         self._more = config.max_new_tokens
-        self._reached = 0  # output offset behind the latest verdict: the frontier, once that is committed
-        self._waiting: deque[m.Span] = deque()  # spans from there on, contiguous
-        self._lost = False  # spans of this epoch did not join on: drafter and verifier disagree on what stands
+        self._waiting = WaitingSpans()
         self._drafter_alive = config.drafting
         self._drafter_late = False  # after one missed patience it is not waited for until it answers again
         self._answered = False  # the drafter has answered for the present frontier
@@ -75,6 +76,7 @@ class VerifierStage:
         self._clean = 0  # path positions whose cache entries are those of plain decoding
         self._recheck: deque[int] = deque()  # positions still to feed one by one
         self._suspect = 0  # row of the block whose choice is being re-checked
+        self._settled: tuple[m.Choice, ...] = ()  # choices before it
         self._passes = self._rows = self._ties = 0  # cost of the verdict in the making
         self._company = ALONE  # who else was in the latest pass; most likely they are in the next one too
 
@@ -133,11 +135,7 @@ class VerifierStage:
     def _spans(self, message: m.Spans) -> list[m.Message]:
         self._drafter_alive = self._drafter_alive and not message.retired
         if message.epoch == self._epoch:
-            expected = self._reached + sum(len(span.data) for span in self._waiting)
-            joins = message.offset == expected
-            self._lost = not joins and not message.retired
-            if joins:
-                self._waiting.extend(gated.span for gated in message.spans)
+            self._waiting.join(message)
             if message.frontier == self._frontier:
                 self._answered, self._drafter_late = True, False
         return self._draft_or_pass() if self._state is State.DRAFTING else []
@@ -147,7 +145,10 @@ class VerifierStage:
         return self._draft_or_pass()
 
     def _draft_or_pass(self) -> list[m.Message]:
-        waiting_pays = not (self._answered or self._drafter_late or self._off)
+        at_hand = self._config.streaming and bool(
+            self._waiting
+        )  # the drafter runs on; more will join the next pass
+        waiting_pays = not (self._answered or self._drafter_late or self._off or at_hand)
         if self._drafter_alive and waiting_pays:
             self._state = State.DRAFTING
             return []
@@ -159,8 +160,8 @@ class VerifierStage:
     def _plan(self) -> m.PassRequested:
         """The block that pays best: never beyond the budget less the target's own token."""
         limit = max(0, min(self._more, self._config.max_rows) - 1)
-        candidates = tuple(islice(self._waiting, limit))
-        probabilities = [self._estimate.probability(span.confidence) for span in candidates]
+        candidates = self._waiting.first(limit)
+        probabilities = self._probabilities(candidates)
         waited = 0.0 if self._off else self._config.draft_milliseconds
         self._block = candidates[: block_length(self._config.curve, probabilities, self._company, waited)]
         if candidates:  # none says nothing about what drafting is worth
@@ -168,6 +169,14 @@ class VerifierStage:
         keep = len(self._path) - 1
         feed = [self._path[-1], *(span.id for span in self._block)]
         return self._pass(keep, feed, len(feed))
+
+    def _probabilities(self, candidates: tuple[m.Span, ...]) -> list[float]:
+        """How likely each span, once reached, is committed as it stands; what is shown for good is, right or wrong."""
+        likely = [self._estimate.probability(span.confidence) for span in candidates]
+        if not self._config.shown_stands:
+            return likely
+        released = self._waiting.released(candidates)
+        return [1.0 if stands else one for stands, one in zip(released, likely, strict=True)]
 
     def _pass(self, keep: int, tokens: list[int], choose: int) -> m.PassRequested:
         self._number, self._choose = self._number + 1, choose
@@ -184,7 +193,7 @@ class VerifierStage:
             self._company = ALONE
         suspect = self._near_tie(choices)
         if suspect is not None:
-            return self._begin_recheck(suspect)
+            return self._begin_recheck(suspect, choices)
         if checked == 0 and self._clean == len(self._path) - 1:
             self._clean += 1
         return self._verdict(checked, choices)
@@ -207,9 +216,11 @@ class VerifierStage:
             rows=self._rows,
             ties=self._ties,
             margin=choices[accepted].margin,
+            candidate=candidate[: checked + 1] if self._config.streaming else (),
+            choices=tuple(m.PathToken(one.id, one.data) for one in choices) if self._config.streaming else (),
         )
-        self._waiting = deque(judgement.left)
-        self._reached += sum(len(token.data) for token in judgement.tokens)
+        reached = self._waiting.reached + sum(len(token.data) for token in judgement.tokens)
+        self._waiting.keep(judgement.left, reached)
         self._on_path = len(self._path) + accepted
         self._passes = self._rows = self._ties = 0
         self._state = State.COMMITTING
@@ -221,7 +232,7 @@ class VerifierStage:
         Spans that a verdict overtook begin before the frontier; a drafter that is right would go on behind
         them for ever, and none of its spans would ever join on.
         """
-        lost = self._lost and judgement.outcome is m.Outcome.AGREED
+        lost = self._waiting.lost and judgement.outcome is m.Outcome.AGREED
         return m.Outcome.REALIGNED if lost else judgement.outcome
 
     def _learn(self, candidate: tuple[m.Span, ...], judgement: Judgement) -> None:
@@ -233,12 +244,13 @@ class VerifierStage:
     def _invalidated(self, message: m.Invalidated) -> list[m.Message]:
         self._epoch = message.epoch
         self._waiting.clear()
-        self._lost = False
         return []
 
     def _committed(self, message: m.Committed) -> list[m.Message]:
         self._path.extend(token.id for token in message.tokens)
-        self._frontier = self._reached = message.frontier
+        self._frontier = self._waiting.reached = message.frontier
+        if message.released:
+            self._waiting.stand(message.released)
         self._more = message.more
         self._answered = False
         return self._draft_or_pass()
@@ -255,14 +267,15 @@ class VerifierStage:
         for row, choice in enumerate(choices):
             if choice.margin < self._config.tie_bound:
                 return row
-            if row < len(self._block) and choice.id != self._block[row].id:
+            left = row < len(self._block) and choice.id != self._block[row].id
+            if left and not self._config.shown_stands:
                 return None  # the target leaves the block here; later rows decide nothing
         return None
 
-    def _begin_recheck(self, row: int) -> list[m.Message]:
+    def _begin_recheck(self, row: int, choices: tuple[m.Choice, ...]) -> list[m.Message]:
         """Feed everything from the clean point up to that row again, one row at a time."""
         self._ties += 1
-        self._suspect = row
+        self._suspect, self._settled = row, choices[:row]
         self._recheck = deque(range(self._clean, len(self._path) + row))
         self._state = State.RECHECKING
         return [self._recheck_next()]
@@ -279,8 +292,7 @@ class VerifierStage:
     def _rechecked(self, message: m.PassReturned) -> list[m.Message]:
         if self._recheck:
             return [self._recheck_next()]
-        accepted = tuple(m.Choice(span.id, span.data, 0.0) for span in self._block[: self._suspect])
-        return self._verdict(self._suspect, (*accepted, *message.choices))
+        return self._verdict(self._suspect, (*self._settled, *message.choices))
 
     # ------------------------------------------------------------ endings
 

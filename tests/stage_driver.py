@@ -127,6 +127,7 @@ class Driver:
         self.events: list[m.Message] = []
         self.log: list[LogEntry] = []
         self.released: m.Released | None = None
+        self.audited: list[m.JudgedSpan] = []
         self._lanes = {name: _Lanes() for name in (*w.STAGES, w.TARGET_WORKER, w.DRAFTER_WORKER)}
         self._routes = {name: w.routes(name) for name in w.STAGES}
         self._order = order
@@ -139,14 +140,19 @@ class Driver:
         self.on_pass: Callable[[m.PassRequested], None] = lambda request: None
         self.on_verdict: Callable[[m.Verdict], None] = lambda verdict: None
 
-    def run(self, cancel_after: int | None = None) -> m.Done:
-        """Deliver until nothing is left. Fails if that takes too long, or if anyone is still waiting."""
+    def run(self, cancel_after: int | None = None, certified: dict[int, float | None] | None = None) -> m.Done:
+        """Deliver until nothing is left. Fails if that takes too long, or if anyone is still waiting.
+
+        `certified`: step -> what the engine tells the gate then.
+        """
         started = m.Started(self.prompt, self.target.vocabulary.join(self.prompt))
         for edge in w.routes(w.ENGINE)[m.Started]:
             self._lanes[edge.receiver].put(started, False)
         for step in range(STEPS):
             if step == cancel_after:
                 self._lanes[w.CASCADE].put(m.CancelRequested(), False)
+            if certified and step in certified:
+                self._lanes[w.GATE].put(m.Certified(certified[step]), False)
             ready = self._ready()
             if not ready:
                 break
@@ -226,5 +232,7 @@ class Driver:
             for edge in self._routes[name][type(answer)]:
                 if edge.receiver == w.CLIENT:
                     self.events.append(answer)
+                elif edge.receiver == w.ENGINE:
+                    self.audited.extend(answer.spans)
                 else:
                     self._lanes[edge.receiver].put(answer, edge.blocks)

@@ -1,0 +1,242 @@
+"""Streaming mode, whole generations of pure stages in any order of messages, whatever the drafter says.
+
+What the client sees keeps the promises of its kind: append-only with every slip found, or revisable and in the
+end exactly the target's own output. The slips that the engine counts are those of an independent audit, which
+asks the target about each token of the output, given the tokens before it.
+"""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stage_driver import Driver, Output, plain
+from stage_world import (
+    CURVES,
+    KINDS,
+    PROMPT,
+    VOCABULARY,
+    SpiedTarget,
+    cascades,
+    configs,
+    hashed,
+    scripts,
+    truth,
+)
+
+from grimboost import messages as m
+from grimboost.adapters.script_drafter import ScriptDrafter
+from grimboost.stages.configuration import (
+    CascadeConfig,
+    DrafterConfig,
+    GateConfig,
+    RevealerConfig,
+    StageConfigs,
+    TrustConfig,
+)
+
+WRONG = ("broken", "own noise", "always wrong", "broken")
+
+
+class Client:
+    """Reads events as a client does, and checks the promises that each kind of event makes."""
+
+    def __init__(self) -> None:
+        self.text = b""
+        self.committed = 0
+        self.slips: list[m.Slip] = []
+
+    def read(self, event: m.Message) -> None:
+        match event:
+            case m.Chunk(offset=offset, data=data, released=released):
+                assert offset == len(self.text) and data
+                self.text += data
+                if not released:
+                    assert offset >= self.committed
+                    self.committed = len(self.text)
+            case m.Provisional(offset=offset, data=data):
+                assert offset == len(self.text) and data
+                self.text += data
+            case m.CommittedTo(offset=offset):
+                assert self.committed < offset <= len(self.text)
+                self.committed = offset
+            case m.Retracted(offset=offset):
+                assert self.committed <= offset < len(self.text)
+                self.text = self.text[:offset]
+            case m.Slipped(slip=slip):
+                self.slips.append(slip)
+
+
+def streaming(made: StageConfigs, *, stands: bool, gate: GateConfig, trust: TrustConfig, open_end=False):
+    from msgspec.structs import replace
+
+    return replace(
+        made,
+        cascade=replace(made.cascade, streaming=True, shown_stands=stands, open_end=open_end, trust=trust),
+        verifier=replace(made.verifier, streaming=True, shown_stands=stands),
+        drafter=DrafterConfig(
+            max_ahead_bytes=made.drafter.max_ahead_bytes,
+            minimum_request_bytes=made.drafter.minimum_request_bytes,
+            request_bytes=9,
+            running_on=True,
+        ),
+        gate=gate,
+        revealer=RevealerConfig(streaming=True, revisable=not stands),
+    )
+
+
+long_cascades = st.builds(
+    CascadeConfig,
+    context_limit=st.just(64),
+    max_new_tokens=st.integers(15, 40),
+    max_new_bytes=st.sampled_from([None, None, 30, 41]),
+    stop=st.sampled_from([(), (), (b"ab!",), (b"bab", b" ha ha")]),
+    end_ids=st.sampled_from([(0,), (0,), ()]),
+)
+gates = st.builds(
+    GateConfig,
+    mode=st.just("streaming"),
+    release=st.sampled_from(["always", "always", "always", "certified", "never"]),
+    certified=st.booleans(),
+    threshold=st.sampled_from([0.0, 0.5, 0.95]),
+    anchor_bytes=st.sampled_from([8, 512]),
+    max_unverified_bytes=st.sampled_from([200, 200, 12, 5, 1]),
+    max_unverified_tokens=st.sampled_from([64, 64, 4, 1]),
+)
+trusts = st.builds(
+    TrustConfig,
+    doubt_bytes=st.sampled_from([10, 30, 3, 0]),
+    max_repairs=st.integers(0, 2),
+    takeover_tokens=st.sampled_from([0, 1, 5]),
+)
+
+
+class Case:
+    """One drawn generation; `run` it and look."""
+
+    def __init__(self, draw, stands):
+        self.next_token = hashed(draw(st.integers(0, 200)), draw(st.sampled_from([1000, 1000, 20, 3])))
+        self.cascade = draw(long_cascades | long_cascades | cascades)
+        self.gate = draw(gates)
+        kind, place = draw(st.sampled_from([*KINDS, *WRONG])), draw(st.integers(0, 20))
+        script = scripts(truth(self.next_token), kind, place)
+        self.drafter = ScriptDrafter(script, draw(st.sampled_from([0.9, 0.99, 0.3])), draw(st.booleans()))
+        rows, credit = draw(st.sampled_from([1, 2, 5, 16])), draw(st.integers(1, 60))
+        made = configs(self.cascade, draw(st.sampled_from(CURVES)), rows, credit)
+        self.open_end = stands and draw(st.booleans())
+        self.made = streaming(made, stands=stands, gate=self.gate, trust=draw(trusts), open_end=self.open_end)
+        self.order = random.Random(draw(st.integers(0, 2**32)))
+        steps = st.dictionaries(st.integers(0, 200), st.sampled_from([None, 0.0, 0.95]), max_size=3)
+        self.certified = draw(steps) if self.gate.release == "certified" else {}
+        self.verdicts = 0
+
+    def run(self, cancel_after=None):
+        target = SpiedTarget(VOCABULARY, self.next_token, context_limit=self.cascade.context_limit)
+        self.driver = Driver(self.made, target, self.drafter, PROMPT, order=self.order)
+        self.driver.on_verdict = self._count
+        self.done = self.driver.run(cancel_after, self.certified)
+        self.client = Client()
+        for event in self.driver.events:
+            self.client.read(event)
+        return self.done
+
+    def _count(self, verdict):
+        self.verdicts += 1
+
+    def __repr__(self):
+        known = {name: value for name, value in vars(self).items() if name not in {"driver", "client", "order"}}
+        shown = getattr(self, "client", None)
+        return f"Case({known}, shows {shown.text if shown else None!r})"
+
+    @property
+    def expected(self) -> Output:
+        return plain(self.cascade, PROMPT, self.next_token, VOCABULARY.data)
+
+    def offline_slips(self, audited: int) -> list[int]:
+        """Places in the output at which the target, asked about each token by itself, says another one."""
+        path = [*PROMPT, *self.done.ids]
+        start = len(PROMPT)
+        return [place for place in range(audited) if self.next_token(path[: start + place]) != path[start + place]]
+
+    def check(self):
+        done, driver, client = self.done, self.driver, self.client
+        assert sum(isinstance(one, m.Done) for one in driver.events) == 1 and driver.events[-1] is done
+        assert driver.target.open_slots == 0
+        assert driver.replayed()
+        assert self.unverified() <= self.gate.max_unverified_bytes
+        assert len(client.text) == done.length == done.counts.new_bytes
+        assert client.slips == list(done.counts.slips)
+        assert len(done.ids) <= self.cascade.max_new_tokens
+        if self.cascade.max_new_bytes is not None:
+            assert len(client.text) <= self.cascade.max_new_bytes
+        # a verdict is one pass and commits at least one token: never more passes than tokens
+        tokens = sum(len(one.tokens) for one in self.committed())
+        assert done.counts.target_passes <= tokens + 1
+        if self.gate.release == "never":
+            assert done.counts.released_bytes == 0
+
+    def unverified(self):
+        """Most bytes that were ever shown beyond the committed frontier."""
+        frontier = most = 0
+        for answer in (answer for entry in self.driver.log for answer in entry.answers):
+            match answer:
+                case m.Committed():
+                    frontier = answer.frontier
+                case m.Reveal(reveal_to=reveal_to) | m.Commit(reveal_to=reveal_to, finish=None):
+                    most = max(most, reveal_to - frontier)
+        return most
+
+    def committed(self):
+        return [answer for entry in self.driver.log for answer in entry.answers if isinstance(answer, m.Committed)]
+
+
+@st.composite
+def cases(draw, stands):
+    return Case(draw, stands)
+
+
+@settings(deadline=None, max_examples=200)
+@given(cases(stands=False))
+def test_a_client_that_can_take_back_ends_with_exactly_the_targets_own_output(case):
+    done = case.run()
+    expected = case.expected
+    assert (done.ids, case.client.text, done.reason) == (expected.ids, expected.data, expected.finish)
+    case.check()
+    retracted = sum(isinstance(event, m.Retracted) for event in case.driver.events)
+    assert bool(done.counts.retracted_bytes) == bool(retracted)
+
+
+@settings(deadline=None, max_examples=300)
+@given(cases(stands=True))
+def test_appended_bytes_stand_and_the_slips_are_those_of_an_independent_audit(case):
+    done = case.run()
+    case.check()
+    spelled = b"".join(VOCABULARY.data(id) for id in done.ids if id not in case.cascade.end_ids)
+    assert case.client.text.startswith(spelled)
+    if case.client.text != spelled:  # the head of a token in which a stop string began
+        assert done.reason is m.FinishReason.STOP
+    if not case.open_end:
+        positions = [slip.position for slip in done.counts.slips]
+        cut = positions[-1:] == [len(done.ids)] and case.client.text != spelled
+        assert (positions[:-1] if cut else positions) == case.offline_slips(len(done.ids))
+        assert done.counts.audited_tokens == done.counts.kept_tokens
+    if not done.counts.slips and not case.open_end:
+        assert (done.ids, case.client.text) == (case.expected.ids, case.expected.data)
+    for stop in case.cascade.stop:
+        assert stop not in case.client.text
+
+
+@settings(deadline=None, max_examples=120)
+@given(st.booleans().flatmap(lambda stands: cases(stands)), st.integers(0, 120))
+def test_a_cancelled_generation_keeps_what_its_client_cannot_take_back(case, step):
+    done = case.run(cancel_after=step)
+    if done.reason is not m.FinishReason.CANCELLED:
+        return
+    assert len(case.client.text) == done.length
+    assert case.driver.replayed() and case.driver.target.open_slots == 0
+    spelled, expected = VOCABULARY.join(done.ids), case.expected
+    if case.made.cascade.shown_stands:  # the head of a token may have been shown
+        assert case.client.text.startswith(spelled)
+        assert done.counts.audited_tokens <= done.counts.kept_tokens
+        return
+    assert case.client.text == spelled
+    assert expected.ids == done.ids[: len(expected.ids)] or expected.ids[: len(done.ids)] == done.ids
