@@ -20,7 +20,7 @@ from grimboost.certificate_store import (
 )
 from grimboost.errors import CertificateError, MisuseError
 from grimboost.stages.calibration import Calibration
-from grimboost.stages.certificate import CertificateReport
+from grimboost.stages.certificate import CertificateReport, ThresholdReport
 
 DIGITS = 12
 HEADINGS = ("target", "drafter", "epsilon", "state", "threshold", "spans", "slips", "domain")
@@ -177,15 +177,21 @@ def _calibration(shown: Shown) -> str:
 
 def _threshold_lines(report: CertificateReport) -> list[tuple[str, ...]]:
     lines: list[tuple[str, ...]] = []
-    counts = True
+    stricter = True
     for row in report.thresholds:
-        counts &= row.passed
-        state = (
-            f"{row.missing} clean spans missing" if row.missing else "counts" if counts else "waits for stricter"
-        )
         e_value = f"{10**row.log10_e_value:.3g}" if row.log10_e_value < 300 else "1e300"
-        lines.append((f"{row.threshold:g}", str(row.spans), str(row.slips), e_value, f"{row.upper:.3g}", state))
+        numbers = (f"{row.threshold:g}", str(row.spans), str(row.slips), e_value, f"{row.upper:.3g}")
+        lines.append((*numbers, _threshold_state(row, stricter)))
+        stricter &= row.passed
     return lines
+
+
+def _threshold_state(row: ThresholdReport, stricter: bool) -> str:
+    if row.missing:
+        return f"{row.missing} clean spans missing"
+    if not stricter:
+        return "waits for a stricter one"
+    return f"{row.own_missing} spans of its own missing" if row.own_missing else "counts"
 
 
 def _print_table(rows: Sequence[tuple[str, ...]], indent: str = "") -> None:
@@ -205,10 +211,14 @@ def _one_line(domain: str) -> str:
 
 
 def _question(keys: list[CertificateKey], files: list[Path], calibration: bool) -> str:
-    parts = [f"the evidence of {len(keys)} certificates"] if keys else []
-    parts += ["their calibrations"] if keys and calibration else []
-    parts += [f"{len(files)} damaged files"] if files else []
+    parts = [f"the evidence of {_counted(len(keys), 'certificate')}"] if keys else []
+    parts += ["what calibrates them"] if keys and calibration else []
+    parts += [_counted(len(files), "damaged file")] if files else []
     return f"drop {' and '.join(parts)}?"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _report_damaged(store: CertificateStore) -> int:

@@ -7,6 +7,8 @@ certificate opens, the claim holds with confidence 1 - `delta`, however often an
 *Opening.* Thresholds are tested in a fixed sequence, strictest first, and one counts only when all stricter ones
 have passed: the first wrong one in the sequence has to pass before any other wrong one counts, so searching
 spends nothing (Learn then Test, Angelopoulos et al. 2021, arXiv:2110.01052). A pass is final until it closes.
+A laxer threshold also has to have seen spans that no stricter one has (`own_needed`): else it would pass on the
+others' spans, and open for spans that nobody has seen.
 
 *Closing.* While it is open, released spans are watched for a rate above epsilon. Closing drops the evidence, and
 each later opening is a claim of its own at 1 - delta. Where the rate is epsilon or more all the time, the first
@@ -21,8 +23,8 @@ It does not know texts, models, generations under way, files or clocks, nor how 
 must have been done before the outcome was known.
 """
 
-from itertools import pairwise
-from math import inf, log
+from itertools import pairwise, takewhile
+from math import ceil, inf, log
 
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
@@ -104,8 +106,8 @@ class CertificateState(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ThresholdReport(Struct, frozen=True):
-    """One threshold for people. `upper` bounds its slip rate at any moment; `missing`: clean spans until it
-    passes by itself, 0 once it has."""
+    """One threshold for people. `upper` bounds its slip rate at any moment. `missing`: clean spans until it passes
+    by itself, 0 once it has; `own_missing`: spans that stricter ones do not hold until it may count."""
 
     threshold: float
     spans: int
@@ -114,6 +116,7 @@ class ThresholdReport(Struct, frozen=True):
     upper: float
     passed: bool
     missing: int
+    own_missing: int
 
 
 class CertificateReport(Struct, frozen=True):
@@ -153,14 +156,14 @@ class Certificate:
         self._spans = [row.spans for row in rows]
         self._slips = [row.slips for row in rows]
         self._passed = [row.passed for row in rows]
+        self._own_needed = [0, *map(own_needed, terms.thresholds[1:])]
         self._watch = Watch(terms.epsilon, state.watch, state.clean)
         self._check(rows)
 
     @property
     def threshold(self) -> float | None:
         """Spans of at least this calibrated confidence may be released; None while closed."""
-        counting = self._counting
-        return self.terms.thresholds[counting - 1] if counting else None
+        return self.terms.thresholds[self._decisive] if self.open else None
 
     @property
     def open(self) -> bool:
@@ -201,7 +204,7 @@ class Certificate:
     def report(self) -> CertificateReport:
         """The present state, for people. About ten milliseconds: bounds are searched."""
         rows = tuple(self._row(place) for place in range(len(self._spans)))
-        row = rows[max(0, self._counting - 1)]
+        row = rows[self._decisive]
         c, delta = self._counts, self.terms.delta
         return CertificateReport(
             open=self.open,
@@ -226,9 +229,14 @@ class Certificate:
         )
 
     @property
-    def _counting(self) -> int:
-        """How many thresholds passed before the first that did not."""
-        return next((place for place, passed in enumerate(self._passed) if not passed), len(self._passed))
+    def _decisive(self) -> int:
+        """The laxest threshold that counts; the strictest while none does."""
+        prefix = takewhile(self._passed.__getitem__, range(len(self._passed)))
+        return max((place for place in prefix if not self._own_missing(place)), default=0)
+
+    def _own_missing(self, place: int) -> int:
+        own = self._spans[place] - self._spans[place - 1] if place else 0
+        return max(0, self._own_needed[place] - own)
 
     def _count(self, place: int, slip: bool) -> None:
         self._spans[place] += 1
@@ -265,6 +273,7 @@ class Certificate:
             upper=rate_upper(spans, slips, terms.delta),
             passed=passed,
             missing=0 if passed else spans_needed(terms.epsilon, terms.delta, slips) - spans,
+            own_missing=self._own_missing(place),
         )
 
     def _reason(self, row: ThresholdReport) -> str:
@@ -284,6 +293,12 @@ class Certificate:
             raise MisuseError(f"a threshold passed with fewer than {least} spans in this evidence; none can")
         if self.open != (self._counts.openings > self._counts.closings):
             raise MisuseError("this evidence is open in one place and closed in another")
+
+
+def own_needed(threshold: float) -> int:
+    """Spans between a threshold and the next stricter one before it may count: as many as would hold one slip,
+    were they no better than it says."""
+    return ceil(1.0 / (1.0 - threshold) - 1e-6)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -4,11 +4,10 @@ from math import log
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from grimboost.errors import MisuseError
-from grimboost.stages.certificate import Certificate, CertificateState, Terms, ThresholdCounts
+from grimboost.stages.certificate import Certificate, CertificateState, Terms, ThresholdCounts, own_needed
 from grimboost.stages.e_process import Watch, log_e_value, rate_upper, spans_needed
 
 GRID = (0.9, 0.7, 0.5)
@@ -50,8 +49,13 @@ def model(seen, terms=TERMS):
             passed, since, closings = set(), [], closings + 1
         elif terms.thresholds[0] in passed and not was_open:
             watch, openings = Watch(terms.epsilon), openings + 1
-    prefix = [one for place, one in enumerate(terms.thresholds) if set(terms.thresholds[: place + 1]) <= passed]
-    return (prefix[-1] if prefix else None), openings, closings
+    counting, stricter = [], 2.0
+    for place, threshold in enumerate(terms.thresholds):
+        own = [slip for confidence, slip in since if threshold <= confidence < stricter]
+        if set(terms.thresholds[: place + 1]) <= passed and (not place or len(own) >= own_needed(threshold)):
+            counting.append(threshold)
+        stricter = threshold
+    return (counting[-1] if counting else None), openings, closings
 
 
 @settings(max_examples=60)
@@ -77,7 +81,7 @@ def test_it_opens_with_the_last_clean_span_needed():
     assert made.threshold is None
     made.observe(0.95, False, False)
     assert made.open
-    assert made.threshold == 0.5
+    assert made.threshold == 0.9
     assert made.state.openings == 1
 
 
@@ -115,7 +119,24 @@ def test_a_laxer_threshold_counts_only_when_all_stricter_have_passed():
     assert [row.passed for row in made.state.rows] == [False, True, True]
     assert made.threshold is None
     clean(NEEDED, 0.95, made)
+    assert made.threshold == 0.7
+
+
+def test_a_laxer_threshold_has_to_have_seen_spans_of_its_own():
+    made = clean(10 * NEEDED)
+    assert [row.passed for row in made.state.rows] == [True, True, True]
+    assert made.threshold == 0.9
+    clean(own_needed(0.7) - 1, 0.75, made)
+    assert made.threshold == 0.9
+    clean(1, 0.75, made)
+    assert made.threshold == 0.7
+    clean(own_needed(0.5), 0.65, clean(own_needed(0.5), 0.55, made))
     assert made.threshold == 0.5
+
+
+@pytest.mark.parametrize(("threshold", "needed"), [(0.998, 500), (0.99, 100), (0.8, 5), (0.5, 2), (0.7, 4)])
+def test_so_many_that_one_slip_was_to_be_expected(threshold, needed):
+    assert own_needed(threshold) == needed
 
 
 def test_a_lax_threshold_that_fails_leaves_the_stricter_ones():
@@ -130,11 +151,13 @@ def test_a_lax_threshold_that_fails_leaves_the_stricter_ones():
 
 @given(st.lists(st.sampled_from(BETWEEN), max_size=60))
 def test_open_it_stays_while_no_released_span_slips(confidences):
-    made = clean(NEEDED)
+    made, reached = clean(NEEDED), 0.9
     for confidence in confidences:
         made.observe(confidence, True, False)  # held back, or checked before it was shown
         made.observe(confidence, False, True)
-    assert made.threshold == 0.5
+        assert made.threshold is not None
+        assert made.threshold <= reached
+        reached = made.threshold
 
 
 def test_released_slips_close_it_and_it_begins_anew():
@@ -221,17 +244,19 @@ def test_the_report_says_how_many_clean_spans_are_missing_and_that_is_true():
 
 
 def test_the_report_of_an_open_one_is_about_the_laxest_threshold_that_counts():
-    made = clean(NEEDED)
+    made = clean(4, 0.6, clean(NEEDED))
     made.observe(0.6, True, False)
     report = made.report()
+    seen = NEEDED + 5
     assert report.threshold == 0.5
-    assert (report.spans, report.slips) == (NEEDED + 1, 1)
-    assert report.reason.startswith(f"open: 1 slip in {NEEDED + 1} audited spans of confidence 0.5 or more")
+    assert (report.spans, report.slips) == (seen, 1)
+    assert report.reason.startswith(f"open: 1 slip in {seen} audited spans of confidence 0.5 or more")
     assert report.e_value == pytest.approx(10**report.log10_e_value)
-    assert report.upper == rate_upper(NEEDED + 1, 1, 0.2)
+    assert report.upper == rate_upper(seen, 1, 0.2)
     assert report.wilson_upper < report.upper
     assert [row.passed for row in report.thresholds] == [True] * 3
     assert [row.missing for row in report.thresholds] == [0] * 3
+    assert [row.own_missing for row in report.thresholds] == [0, own_needed(0.7), 0]
 
 
 def test_the_report_is_finite_whatever_was_seen():
