@@ -4,8 +4,7 @@ from itertools import product
 from math import exp, inf, log, prod
 
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from grimboost.stages.e_process import (
     ALARM,
