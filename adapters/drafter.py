@@ -35,6 +35,15 @@ class DraftSession(Protocol):
         ...
 
 
+@runtime_checkable
+class Correctable(Protocol):
+    """A session that wants to know where the target disagreed, although the bytes stand: they were shown."""
+
+    def slipped(self, at: int) -> None:
+        """Of the bytes that `extend` brings next, the target would have chosen another one at offset `at`."""
+        ...
+
+
 class Drafter(Protocol):
     """Makes sessions. A drafter that raises is dropped for that generation, which goes on without it."""
 

@@ -123,9 +123,14 @@ class LookupSession:
         self._standing = b""  # the latest proposal from the end of the text on
         self._source: _Candidate | None = None  # what `_standing` was copied from
         self._prompt: int | None = None  # length of what came first
+        self._slip: int | None = None  # of what comes next, the first byte that the target did not choose
+
+    def slipped(self, at: int) -> None:
+        self._slip = at
 
     def extend(self, committed: bytes) -> None:
-        self._learn(committed)
+        self._learn(committed, self._slip)
+        self._slip = None
         self._automaton.extend(committed)
         if self._prompt is None:
             self._prompt = len(committed)
@@ -186,15 +191,16 @@ class LookupSession:
             tokens.append(DraftToken(word.end() - word.start(), confidence))
         return Proposal(data, tuple(tokens), source.whole(skip + limit))
 
-    def _learn(self, committed: bytes) -> None:
-        """Compare the standing proposal with what became final."""
+    def _learn(self, committed: bytes, slip: int | None) -> None:
+        """Compare the standing proposal with what became final; from a slip on that is the drafter's own word."""
         source, standing = self._source, self._standing
         if source is None:
             return
         right = 0
         for drafted, final in zip(standing, committed, strict=False):
-            source.confidence.observe(source.length + right, drafted == final)
-            if drafted != final:
+            agreed = drafted == final and right != slip
+            source.confidence.observe(source.length + right, agreed)
+            if not agreed:
                 break
             right += 1
         if right and source.stored and self._drafter.datastore:

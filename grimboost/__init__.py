@@ -1,4 +1,4 @@
-"""grimboost: a local language model answers sooner, with exactly its own bytes.
+"""grimboost: a local language model answers sooner, with its own bytes, or with drafts that it checks at once.
 
 The public names are here; everything else may change. Heavy parts (torch, transformers) are imported when
 they are first needed.
@@ -7,6 +7,7 @@ they are first needed.
 from typing import TYPE_CHECKING, Any
 
 from grimboost.errors import (
+    CertificateError,
     GrimboostError,
     LogError,
     MisuseError,
@@ -18,26 +19,42 @@ from grimboost.errors import (
 
 if TYPE_CHECKING:
     from grimboost.engine import Engine
-    from grimboost.generation import Generation, Result, Statistics
+    from grimboost.generation import Generation, Result
     from grimboost.log import Log
-    from grimboost.messages import Chunk, Done, FinishReason, Progress
+    from grimboost.messages import (
+        Chunk,
+        CommittedTo,
+        Done,
+        FinishReason,
+        Progress,
+        Provisional,
+        Retracted,
+        Slipped,
+    )
     from grimboost.parameters import Parameters
+    from grimboost.statistics import Statistics
 
 _HOMES = {
     "Engine": "grimboost.engine",
     "Generation": "grimboost.generation",
     "Result": "grimboost.generation",
-    "Statistics": "grimboost.generation",
+    "Statistics": "grimboost.statistics",
     "Log": "grimboost.log",
     "Chunk": "grimboost.messages",
     "Done": "grimboost.messages",
     "FinishReason": "grimboost.messages",
     "Progress": "grimboost.messages",
+    "Provisional": "grimboost.messages",
+    "CommittedTo": "grimboost.messages",
+    "Retracted": "grimboost.messages",
+    "Slipped": "grimboost.messages",
     "Parameters": "grimboost.parameters",
 }
 
 __all__ = [
+    "CertificateError",
     "Chunk",
+    "CommittedTo",
     "Done",
     "Engine",
     "FinishReason",
@@ -49,7 +66,10 @@ __all__ = [
     "ModelReferenceError",
     "Parameters",
     "Progress",
+    "Provisional",
     "Result",
+    "Retracted",
+    "Slipped",
     "StageError",
     "Statistics",
     "TargetError",

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from grimboost.errors import FetchError, GrimboostError, MisuseError
+from grimboost.generation_options import choice_options, model_options, streaming_options
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -27,90 +28,20 @@ def cli() -> None:
 @cli.command()
 @click.argument("prompt", required=False)
 @click.option("--prompt-file", type=click.Path(), help="Read the prompt from a file, '-' for standard input.")
-@click.option("--target", default="smollm2-135m", show_default=True, help="Alias, local directory or hub id.")
-@click.option(
-    "--precision",
-    type=click.Choice(["auto", "fp32", "bf16", "int8", "int4"]),
-    default="auto",
-    show_default=True,
-    help="How weights are kept. auto: the fastest within 2% of the unrounded weights' perplexity, measured once.",
-)
-@click.option(
-    "--kernels",
-    type=click.Choice(["packed", "row-exact", "stock"]),
-    help="What computes: the packed decoder, transformers on row-exact kernels, or transformers as it is. "
-    "[default: packed, where the model can be]",
-)
-@click.option(
-    "--threads",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Threads of the packed decoder; 0 for one per processor.",
-)
-@click.option(
-    "--drafter",
-    type=click.Choice(["lookup", "none"]),
-    default="lookup",
-    show_default=True,
-    help="What proposes bytes: a lookup in prompt and output, or nothing.",
-)
-@click.option(
-    "--datastore",
-    default="none",
-    metavar="FILE",
-    show_default=True,
-    help="Draft from the answers in FILE too, and keep this one there: the end of the prompt and the output, "
-    "as they are, readable for you only.",
-)
-@click.option(
-    "--mode",
-    type=click.Choice(["strict"]),
-    default="strict",
-    show_default=True,
-    help="Strict: every byte is the target's own choice.",
-)
-@click.option(
-    "--chat-template",
-    type=click.Choice(["native", "none"]),
-    default="native",
-    show_default=True,
-    help="Put the prompt into the target's chat template, or feed it as it stands.",
-)
-@click.option("--system", metavar="TEXT", help="System message for the chat template.")
-@click.option("--max-new-tokens", type=click.IntRange(min=0), metavar="N", help="At most N tokens (default 512).")
-@click.option("--max-new-bytes", type=click.IntRange(min=0), metavar="N", help="At most N bytes of output.")
-@click.option(
-    "--min-new-tokens", type=click.IntRange(min=0), default=0, metavar="N", help="No end before N tokens."
-)
-@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given several times.")
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--top-k", type=int, default=0, help="Keep the K most probable tokens; 0 keeps all.")
-@click.option("--top-p", type=float, default=1.0, help="Keep tokens up to this probability mass; 1 keeps all.")
-@click.option(
-    "--min-p",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="Keep tokens this probable relative to the best one.",
-)
-@click.option(
-    "--repetition-penalty",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Above 1 makes repetition less likely.",
-)
-@click.option("--seed", type=int, help="Seed of the sampling; drawn and reported if absent.")
-@click.option("--ignore-eos", is_flag=True, help="Go on behind the end-of-sequence token.")
+@model_options
+@choice_options
 @click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Write the message log.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
 @click.option("--quiet", is_flag=True, help="No progress and no statistics on standard error.")
+@streaming_options
 def generate(**options: Any) -> None:
-    """Answer PROMPT, and show the bytes as the target chooses them."""
+    """Answer PROMPT, and show the bytes as they come."""
     from grimboost.generate_command import GenerateOptions, run_generate
+    from grimboost.parameters import Parameters
 
     prompt = _prompt(options.pop("prompt"), options.pop("prompt_file"))
-    raise SystemExit(run_generate(GenerateOptions(prompt=prompt, **options)))
+    params: Any = {name: options.pop(name) for name in Parameters.__struct_fields__}
+    raise SystemExit(run_generate(GenerateOptions(prompt=prompt, params=params, **options)))
 
 
 @cli.command()

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from grimboost import messages as m
-from grimboost.adapters.drafter import Drafter, DraftSession, Proposal, Remembering
+from grimboost.adapters.drafter import Correctable, Drafter, DraftSession, Proposal, Remembering
 from grimboost.adapters.segmentation import TAIL_BYTES, Piece, Segmenter
 from grimboost.diagnostics import get_logger
 from grimboost.worker import Job, Lease
@@ -93,16 +93,21 @@ class _Text:
         pieces = segmenter.segment(before, kept + proposal.data, proposal.whole)
         self._standing += tokens
         skip = 0 if request.realign else len(request.ahead)
+        spans = _spans(pieces, self._standing, skip)
+        if len(spans) == 1 and not proposal.whole:  # the only piece, perhaps half a token, is not dropped
+            spans = (replace(spans[0], whole=False),)
         return m.DraftReturned(
             request.request,
             request.epoch,
             request.frontier,
             request.frontier + skip,
-            _spans(pieces, self._standing, skip),
+            spans,
             tokens,
         )
 
     def _commit(self, request: m.DraftRequested) -> None:
+        if request.slips and isinstance(self._session, Correctable):
+            self._session.slipped(request.slips[0])
         self._session.extend(request.committed)
         self._tail = (self._tail + request.committed)[-TAIL_BYTES:]
         if request.ahead:

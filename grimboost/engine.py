@@ -8,7 +8,6 @@ import itertools
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from operator import index
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Unpack
@@ -16,23 +15,33 @@ from typing import Literal, Unpack
 import anyio
 import anyio.abc
 from anyio.to_thread import run_sync
-from msgspec import Struct
 
 from grimboost import messages as m
 from grimboost.adapters.drafter import Drafter, Remembering
 from grimboost.adapters.target import Precision
+from grimboost.certificate_store import CertificateStore, default_root
+from grimboost.certifier import Account, Certifier
 from grimboost.diagnostics import get_logger
 from grimboost.draft_service import DraftService, Ended
 from grimboost.errors import MisuseError
 from grimboost.generation import Generation, Request
-from grimboost.loading import Kernels, LoadedTarget, check_choices, load_target, make_drafter
+from grimboost.loading import (
+    Kernels,
+    LoadedTarget,
+    check_choices,
+    drafter_digest,
+    load_target,
+    make_drafter,
+)
 from grimboost.log import LogHeader, LogWriter
 from grimboost.model_references import Progress
 from grimboost.parameters import Options, Parameters, parameters
+from grimboost.prompts import prompt_ids
 from grimboost.resolution import resolve_stages
+from grimboost.statistics import EngineStatistics, Totals
 from grimboost.target_service import TargetService
 from grimboost.versions import versions
-from grimboost.worker import Job, Lease, Worker, WorkerStatistics
+from grimboost.worker import Job, Lease, Worker
 
 log = get_logger(__name__)
 
@@ -40,15 +49,6 @@ CAPACITY = 8
 """Messages that may wait in each mailbox's data lane, and events that may wait for a client."""
 
 CLOSE_SECONDS = 10.0
-
-
-class EngineStatistics(Struct, frozen=True):
-    """A snapshot: generations that run, slots that they hold, work done by each worker."""
-
-    generations: int
-    open_slots: int
-    target: WorkerStatistics
-    drafter: WorkerStatistics | None
 
 
 class Engine:
@@ -61,10 +61,11 @@ class Engine:
         capacity: int = CAPACITY,
         worker: Worker | None = None,
         datastore: Path | str | None = "memory",
+        certificates: CertificateStore | None = None,
     ) -> None:
         """`worker`: the one that loaded the target, already started; without it one is made.
 
-        `datastore` as for `load`.
+        `datastore` as for `load`. `certificates`: where evidence is kept; without it, in memory.
         """
         self.loaded = loaded
         self.drafter = make_drafter(drafter, datastore)
@@ -76,6 +77,13 @@ class Engine:
             service = DraftService(self.drafter, loaded.segmenter)
             self._drafter = Worker("drafter", lambda: service)
             self._workers.append(self._drafter)
+        facts = loaded.target.facts
+        self._certifier = Certifier(
+            certificates or CertificateStore(None),
+            f"{facts.digest or facts.name} {facts.precision}",
+            drafter_digest(self.drafter),
+        )
+        self._totals = Totals()
         self._runs = itertools.count(1)
         self._generations: set[Generation] = set()
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -89,6 +97,7 @@ class Engine:
         precision: Precision | Literal["auto"] = "auto",
         drafter: Drafter | str | None = "lookup",
         datastore: Path | str | None = "memory",
+        certificates: Path | Literal["default", "memory"] = "default",
         kernels: Kernels | None = None,
         threads: int = 0,
         progress: Progress | None = None,
@@ -102,6 +111,9 @@ class Engine:
         which holds them in the clear; None or `"none"`, nowhere. Outputs never depend on it; how fast one comes
         can tell that it was given before.
 
+        `certificates` is where streaming mode keeps what it learned about the drafter: counts and no texts, in the
+        user's folder for state, in another folder, or in memory.
+
         Raises `ModelReferenceError` (what is wrong with the target, and what to do) or `MisuseError`.
         """
         check_choices(precision, kernels, threads)
@@ -114,7 +126,8 @@ class Engine:
 
         worker = Worker("target", make, gathers=True)
         await worker.start()
-        return cls(loaded[0], made, worker=worker)
+        root = default_root() if certificates == "default" else None if certificates == "memory" else certificates
+        return cls(loaded[0], made, worker=worker, certificates=CertificateStore(root and Path(root)))
 
     # ------------------------------------------------------------ life
 
@@ -174,6 +187,7 @@ class Engine:
             self.loaded.target.open_slots,
             self._target.statistics(),
             self._drafter.statistics() if self._drafter else None,
+            self._totals,
         )
 
     # ------------------------------------------------------------ generations
@@ -184,12 +198,19 @@ class Engine:
         params: Parameters | None = None,
         **options: Unpack[Options],
     ) -> AsyncGenerator[bytes, None]:
-        """Output bytes as they become final, append-only; a chunk may end inside a character.
+        """Output bytes, append-only; a chunk may end inside a character.
 
-        `prompt` is a user's text for the chat template, or token ids as they stand. Raises `MisuseError` at
-        once for wrong input; while iterating, `TargetError` if the target fails.
+        In strict mode each is final. In streaming mode some were not yet checked, and stand whatever the target
+        says of them; the statistics tell what slipped. `prompt` is a user's text for the chat template, or token
+        ids as they stand. Raises `MisuseError` at once for wrong input; while iterating, `TargetError` if the
+        target fails.
         """
-        return self._stream(self.generate(prompt, params, **options))
+        generation = self.generate(prompt, params, **options)
+        if generation.request.parameters.on_slip == "retract":
+            raise MisuseError(
+                "bytes of a stream cannot be taken back; on_slip 'retract' needs generate() and its events"
+            )
+        return self._stream(generation)
 
     @staticmethod
     async def _stream(generation: Generation) -> AsyncGenerator[bytes, None]:
@@ -217,15 +238,27 @@ class Engine:
         record: Path | str | None = None,
         **options: Unpack[Options],
     ) -> Generation:
-        """A generation with typed events (`Progress`, `Chunk`, `Done`); it starts when it is entered.
+        """A generation with typed events; it starts when it is entered.
+
+        In strict mode they are `Progress`, `Chunk` and `Done`; in streaming mode also `CommittedTo` and `Slipped`,
+        and with `on_slip="retract"` `Provisional` and `Retracted`.
 
         With `record`, its message log is written to that file. Raises `MisuseError` for wrong input.
         """
         if self._tasks is None:
             raise MisuseError("the engine is not running; use it inside 'async with'")
-        request, header = self._request(prompt, parameters(params, options))
+        checked = parameters(params, options)
+        ids = prompt_ids(self.loaded, prompt, checked)
+        account = self._account(checked)
+        request, header = self._request(ids, checked, account)
         writer = LogWriter(Path(record), header) if record is not None else None
-        return Generation(request, self._target, self._drafter, self._start, writer)
+        return Generation(request, self._target, self._drafter, self._start, writer, account)
+
+    def _account(self, params: Parameters) -> Account | None:
+        """Of a sampled generation nothing is learned: what the target draws says little about its drafter."""
+        if params.mode == "strict" or params.temperature > 0:
+            return None
+        return self._certifier.account(params.domain, params.epsilon, params.delta)
 
     def _start(self, generation: Generation) -> None:
         if self._tasks is None:
@@ -240,18 +273,20 @@ class Engine:
             await generation.run()
         finally:
             self._generations.discard(generation)
+            self._totals = self._totals.with_generation(generation.result.statistics)
             self._remember(generation)
 
     def _remember(self, generation: Generation) -> None:
         """Tell a drafter that wants to know what the generation came to, however it ended."""
         if self._drafter is not None and isinstance(self.drafter, Remembering):
             request = generation.request
-            ended = Ended(request.prompt.prompt, generation.result.data)
+            ended = Ended(request.prompt.prompt, generation.faithful)
             self._drafter.submit(Job(Lease(request.run, lambda _: None), ended, always=True))
 
-    def _request(self, prompt: str | Sequence[int], params: Parameters) -> tuple[Request, LogHeader]:
+    def _request(
+        self, ids: tuple[int, ...], params: Parameters, account: Account | None
+    ) -> tuple[Request, LogHeader]:
         loaded = self.loaded
-        ids = self._prompt_ids(prompt, params)
         ends = {} if params.ignore_eos else loaded.end_ids
         configs, rule = resolve_stages(
             loaded.target.facts,
@@ -260,6 +295,7 @@ class Engine:
             len(ids),
             tuple(loaded.end_ids),
             self.drafter is not None,
+            account.clearance if account else None,
         )
         started = m.Started(ids, loaded.target.vocabulary.join(ids))
         request = Request(next(self._runs), params, started, configs, rule, self._capacity)
@@ -276,34 +312,3 @@ class Engine:
             started=time.time(),
         )
         return request, header
-
-    def _prompt_ids(self, prompt: str | Sequence[int], params: Parameters) -> tuple[int, ...]:
-        limit, size = self.loaded.target.facts.context_limit, len(self.loaded.target.vocabulary)
-        if isinstance(prompt, str):
-            if self.loaded.tokenizer is None:
-                raise MisuseError("this target has no tokenizer; give the prompt as token ids")
-            if len(prompt) > limit * self.loaded.target.vocabulary.longest:  # seen without tokenizing it
-                raise MisuseError(
-                    f"the prompt has {len(prompt)} characters, more than the target's {limit} tokens can hold"
-                )
-            ids = self.loaded.tokenizer.prompt_ids(prompt, params.chat_template, params.system)
-        else:
-            ids = _as_ids(prompt)
-        if not ids:
-            raise MisuseError("the prompt is empty")
-        for place, id in enumerate(ids):
-            if not 0 <= id < size:
-                raise MisuseError(f"prompt id {id} at place {place} is not in the vocabulary of {size}")
-        if len(ids) > limit:
-            raise MisuseError(f"the prompt has {len(ids)} tokens, the target's context limit is {limit}")
-        return ids
-
-
-def _as_ids(prompt: Sequence[int]) -> tuple[int, ...]:
-    """Plain integers, also from an array or a tensor; a log can hold nothing else."""
-    if isinstance(prompt, bytes | bytearray | memoryview):
-        raise MisuseError("the prompt is bytes; give it as text or as token ids")
-    try:
-        return tuple(index(id) for id in prompt)
-    except TypeError as error:
-        raise MisuseError(f"the prompt is neither text nor token ids: {error}") from None

@@ -15,6 +15,8 @@ from msgspec import Struct
 
 from grimboost import messages as m
 from grimboost.actor import Actor, Outlet
+from grimboost.certifier import Account
+from grimboost.client_lane import ClientLane
 from grimboost.errors import GrimboostError, TargetError
 from grimboost.log import LogWriter
 from grimboost.mailbox import Mailbox, MailboxClosed
@@ -22,12 +24,14 @@ from grimboost.parameters import Parameters
 from grimboost.replay import fresh_stages
 from grimboost.stages.configuration import StageConfigs
 from grimboost.stages.sampling_rule import SamplingRule
+from grimboost.statistics import Statistics, statistics
 from grimboost.wiring import (
     CASCADE,
     CLIENT,
     DRAFTER,
     DRAFTER_WORKER,
     ENGINE,
+    GATE,
     STAGES,
     TARGET_WORKER,
     VERIFIER,
@@ -50,32 +54,6 @@ class Request(Struct, frozen=True):
     capacity: int
 
 
-class Statistics(Struct, frozen=True):
-    """Counts and seconds of one generation. Names are those of the command line's `--json`.
-
-    `mean_accepted_tokens` is drafted tokens accepted per block. `tokens_per_second` is new tokens over decode
-    seconds; decoding begins when the prompt is in the cache.
-    """
-
-    prompt_tokens: int
-    new_tokens: int
-    new_bytes: int
-    prefill_seconds: float
-    decode_seconds: float
-    tokens_per_second: float
-    time_to_first_byte_seconds: float | None
-    target_passes: int
-    target_rows: int
-    drafted_tokens: int
-    drafted_bytes: int
-    accepted_tokens: int
-    accepted_bytes: int
-    mean_accepted_tokens: float
-    mismatches: int
-    realignments: int
-    ties_rechecked: int
-
-
 class Result(Struct, frozen=True):
     """What a generation came to. `data` is every byte streamed; `text` shows broken characters as U+FFFD."""
 
@@ -90,36 +68,6 @@ class Result(Struct, frozen=True):
         return self.data.decode(errors="replace")
 
 
-class _ClientLane:
-    """The revealer's way to the client: notes what passes and when, then waits for room."""
-
-    def __init__(self, mailbox: Mailbox[m.ClientEvent]) -> None:
-        self._mailbox = mailbox
-        self.data = bytearray()
-        self.begun = time.perf_counter()
-        self.prefilled: float | None = None
-        self.first_byte: float | None = None
-        self.ended: float | None = None
-        self.done: m.Done | None = None
-
-    def post_nowait(self, item: m.ClientEvent) -> None:
-        self._mailbox.post_nowait(item)
-
-    async def send(self, item: m.ClientEvent) -> None:
-        self._note(item, time.perf_counter())
-        await self._mailbox.send(item)
-
-    def _note(self, item: m.ClientEvent, now: float) -> None:
-        match item:
-            case m.Chunk(data=data):
-                self.data += data
-                self.first_byte = self.first_byte or now
-            case m.Progress(done=done, total=total) if done >= total:
-                self.prefilled = now
-            case m.Done():
-                self.done, self.ended = item, now
-
-
 class Generation:
     """Use it as `async with engine.generate(...) as generation`, and iterate over its events."""
 
@@ -130,15 +78,18 @@ class Generation:
         drafter: Worker | None,
         start: Callable[["Generation"], None],
         writer: LogWriter | None,
+        account: Account | None = None,
     ) -> None:
+        """`account`: where what the target says of drafts goes, in streaming mode."""
         self.request = request
         self.finished = anyio.Event()
         self._start = start
         self._writer = writer
+        self._account = account
         self._target = target
         self._failure: BaseException | None = None
         self._client: Mailbox[m.ClientEvent] = Mailbox(request.capacity)
-        self._lane = _ClientLane(self._client)
+        self._lane = ClientLane(self._client)
         self._mailboxes: dict[str, Mailbox[Any]] = {name: Mailbox(request.capacity) for name in STAGES}
         self._leases = {
             TARGET_WORKER: Lease(request.run, self._mailboxes[VERIFIER].post_nowait),
@@ -150,6 +101,7 @@ class Generation:
         outlets: dict[str, Outlet] = {
             **self._mailboxes,
             CLIENT: self._lane,
+            ENGINE: self._account or Mailbox(0),
             TARGET_WORKER: Port(self._target, self._leases[TARGET_WORKER], always=(m.ReleaseRequested,)),
             DRAFTER_WORKER: Port(drafter, self._leases[DRAFTER_WORKER]) if drafter else Mailbox(0),
         }
@@ -168,6 +120,8 @@ class Generation:
         self._lane.begun = time.perf_counter()
         for edge in routes(ENGINE)[m.Started]:
             self._mailboxes[edge.receiver].post_nowait(self.request.prompt)
+        if self._account is not None:
+            self._account.begin(self._mailboxes[GATE].post_nowait)
         try:
             async with anyio.create_task_group() as tasks:
                 for actor in self._actors:
@@ -176,6 +130,15 @@ class Generation:
             self._failure = group.exceptions[0]
         finally:
             self._end()
+            await self._keep_evidence()
+
+    async def _keep_evidence(self) -> None:
+        """An audit that was cut short counts up to where it came, never as agreement with the rest."""
+        if self._account is not None:
+            counts = self._lane.done.counts if self._lane.done else None
+            whole = counts is not None and counts.audited_tokens >= counts.kept_tokens
+            with anyio.CancelScope(shield=True):
+                await self._account.end(whole)
 
     def _end(self) -> None:
         for lease in self._leases.values():
@@ -249,29 +212,11 @@ class Generation:
         if self._failure is not None:
             reason = m.FinishReason.ERROR
         error = done.error if done else (repr(self._failure) if self._failure else None)
-        return Result(bytes(lane.data), done.ids if done else (), reason, self._statistics(counts), error)
+        figures = statistics(lane, counts, self._account)
+        return Result(bytes(lane.data), done.ids if done else (), reason, figures, error)
 
-    def _statistics(self, counts: m.Counts) -> Statistics:
+    @property
+    def faithful(self) -> bytes:
+        """What of the output the target chose: all of it that was checked, up to the first slip."""
         lane = self._lane
-        ended = lane.ended or time.perf_counter()
-        prefilled = lane.prefilled or ended
-        decode = ended - prefilled
-        return Statistics(
-            prompt_tokens=counts.prompt_tokens,
-            new_tokens=counts.new_tokens,
-            new_bytes=len(lane.data),
-            prefill_seconds=prefilled - lane.begun,
-            decode_seconds=decode,
-            tokens_per_second=counts.new_tokens / decode if decode > 0 else 0.0,
-            time_to_first_byte_seconds=lane.first_byte - lane.begun if lane.first_byte else None,
-            target_passes=counts.target_passes,
-            target_rows=counts.target_rows,
-            drafted_tokens=counts.drafted_tokens,
-            drafted_bytes=counts.drafted_bytes,
-            accepted_tokens=counts.accepted_tokens,
-            accepted_bytes=counts.accepted_bytes,
-            mean_accepted_tokens=counts.accepted_tokens / counts.blocks if counts.blocks else 0.0,
-            mismatches=counts.mismatches,
-            realignments=counts.realignments,
-            ties_rechecked=counts.ties_rechecked,
-        )
+        return bytes(lane.data[: lane.final if lane.first_slip is None else min(lane.final, lane.first_slip)])

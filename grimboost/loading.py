@@ -18,6 +18,7 @@ from grimboost.model_cache import cache_root
 from grimboost.model_references import Progress, ResolvedModel, resolve
 from grimboost.openmp import limit_spinning
 from grimboost.stages.configuration import CostCurve
+from grimboost.versions import versions
 
 if TYPE_CHECKING:
     from grimboost.adapters.target_tokenizer import EndIds, TargetTokenizer
@@ -153,6 +154,15 @@ def _load_transformers(
     return load_eager(
         resolved.directory, weights, tokenizer.vocabulary, resolved.name, precision, row_exact, resolved.digest
     )
+
+
+def drafter_digest(drafter: Drafter | None) -> str:
+    """What identifies a drafter for its certificate: its own `digest`, else its name, with our version if ours."""
+    if drafter is None:
+        return "none"
+    ours = type(drafter).__module__.startswith("grimboost.")
+    known = f"{drafter.name} {versions()['grimboost']}" if ours else drafter.name
+    return str(getattr(drafter, "digest", known))
 
 
 def make_drafter(drafter: Drafter | str | None, datastore: Path | str | None = "memory") -> Drafter | None:

@@ -8,15 +8,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from grimboost.errors import MisuseError
+from grimboost.stages.certificate import Terms
 from grimboost.stages.sampling_rule import SamplingRule
 
 DEFAULT_MAX_NEW_TOKENS = 512
+DEFAULT_THRESHOLD = 0.8
+LONGEST_DOMAIN = 100
 
 
 class Parameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One generation. Budgets are upper bounds; without any, `DEFAULT_MAX_NEW_TOKENS` applies."""
 
-    mode: Literal["strict"] = "strict"
+    mode: Literal["strict", "streaming"] = "strict"
+    """Streaming shows confident drafts at once and has the target check them afterwards. The fields from
+    `release` on are for this mode."""
     max_new_tokens: int | None = None
     max_new_bytes: int | None = None
     """Output bytes; the cut falls between target tokens, so the last bytes may stay unused."""
@@ -33,6 +38,32 @@ class Parameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Absent: drawn once when sampling, and written to the log."""
     chat_template: Literal["native", "none"] = "native"
     system: str | None = None
+    release: Literal["never", "certified", "always"] = "certified"
+    """Whether drafts may be shown unchecked: never, while a certificate says that slips are rare, or always (for
+    experiments)."""
+    threshold: float | None = None
+    """Least calibrated confidence of what is shown unchecked. Absent: what the certificate allows, or
+    `DEFAULT_THRESHOLD` where it is not asked. A certificate can only raise it."""
+    anchor_bytes: int = 512
+    """Everything shown is verified at least so often."""
+    max_unverified_bytes: int = 192
+    max_unverified_tokens: int = 64
+    doubt_bytes: int = 32
+    """After a slip nothing is released for so long; twice as long after each failed repair."""
+    max_repairs: int = 2
+    """After more failures than these the target goes on by itself for `takeover_tokens`."""
+    takeover_tokens: int = 8
+    on_slip: Literal["continue", "retract"] = "continue"
+    """Shown bytes stand and the target goes on from them, or events take them back: then the final text is that
+    of strict mode."""
+    finish: Literal["audited", "open"] = "audited"
+    """Whether the end waits until all of the output is checked."""
+    epsilon: float = 0.001
+    """The certificate's bound on the share of released spans that slip."""
+    delta: float = 0.05
+    """The certificate's chance to be wrong."""
+    domain: str = "default"
+    """Label of the kind of prompts; evidence is kept for each apart."""
 
     def checked(self) -> "Parameters":
         """Raise `MisuseError` for the first thing that cannot be; else the same with seed and budget resolved."""
@@ -40,9 +71,10 @@ class Parameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and not 0 <= value < 2**31:
                 raise MisuseError(f"{name} is {value}; it has to be between 0 and {2**31 - 1}")
-        for text in (self.system, *self.stop):
+        for text in (self.system, self.domain, *self.stop):
             if isinstance(text, str) and any(0xD800 <= ord(character) < 0xE000 for character in text):
                 raise MisuseError(f"{text!r} is no valid text: it holds a lone surrogate")
+        self._check_streaming()
         if any(not stop for stop in self.stop):
             raise MisuseError("an empty stop string would end every generation at once")
         if self.system is not None and self.chat_template == "none":
@@ -54,6 +86,32 @@ class Parameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         resolved = replace(self, seed=seed, max_new_tokens=budget)
         resolved.rule((), 0).check()
         return resolved
+
+    def _check_streaming(self) -> None:
+        for name, low in (
+            ("anchor_bytes", 1),
+            ("max_unverified_bytes", 1),
+            ("max_unverified_tokens", 1),
+            ("doubt_bytes", 0),
+            ("max_repairs", 0),
+            ("takeover_tokens", 0),
+        ):
+            value = getattr(self, name)
+            if not low <= value < 2**31:
+                raise MisuseError(f"{name} is {value}; it has to be between {low} and {2**31 - 1}")
+        if self.threshold is not None and not 0.0 <= self.threshold <= 1.0:
+            raise MisuseError(f"threshold is {self.threshold}; it has to be between 0 and 1")
+        Terms(self.epsilon, self.delta).check()
+        if not self.domain or len(self.domain) > LONGEST_DOMAIN or not self.domain.isprintable():
+            raise MisuseError(
+                f"domain is {self.domain!r}; it has to be 1 to {LONGEST_DOMAIN} printable characters"
+            )
+        if self.finish == "open" and self.on_slip == "retract":
+            raise MisuseError("finish 'open' leaves bytes unchecked, so on_slip 'retract' could not keep its word")
+        if self.mode == "strict":
+            given = [name for name in STREAMING_ONLY if getattr(self, name) != _DEFAULTS[name]]
+            if given:
+                raise MisuseError(f"{given[0]} has no meaning in mode 'strict'; choose mode 'streaming'")
 
     def rule(self, end_ids: tuple[int, ...], prompt_tokens: int) -> SamplingRule:
         """The target's rule of choice for a prompt of that many tokens."""
@@ -77,7 +135,7 @@ class Parameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Options(TypedDict, total=False):
     """The fields of `Parameters` as keyword arguments."""
 
-    mode: Literal["strict"]
+    mode: Literal["strict", "streaming"]
     max_new_tokens: int | None
     max_new_bytes: int | None
     min_new_tokens: int
@@ -91,6 +149,25 @@ class Options(TypedDict, total=False):
     seed: int | None
     chat_template: Literal["native", "none"]
     system: str | None
+    release: Literal["never", "certified", "always"]
+    threshold: float | None
+    anchor_bytes: int
+    max_unverified_bytes: int
+    max_unverified_tokens: int
+    doubt_bytes: int
+    max_repairs: int
+    takeover_tokens: int
+    on_slip: Literal["continue", "retract"]
+    finish: Literal["audited", "open"]
+    epsilon: float
+    delta: float
+    domain: str
+
+
+STREAMING_ONLY = Parameters.__struct_fields__[Parameters.__struct_fields__.index("release") :]
+"""Fields that have a meaning in streaming mode only."""
+
+_DEFAULTS = msgspec.structs.asdict(Parameters())
 
 
 def parameters(given: Parameters | None, options: Options) -> Parameters:

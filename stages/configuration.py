@@ -47,13 +47,15 @@ class GateConfig(Struct, frozen=True, forbid_unknown_fields=True):
     confidence, where nothing forbids it.
 
     `release`: never, certified (while `certified` is true), or always. `greedy` is false where the target samples:
-    then a draft is no sample, and nothing is released.
+    then a draft is no sample, and nothing is released. A certificate that opens later sets the threshold, not
+    below `floor`.
     """
 
     mode: str = "strict"
     release: str = "never"
     certified: bool = False
     threshold: float = 1.0
+    floor: float = 0.0
     greedy: bool = True
     anchor_bytes: int = 512
     max_unverified_bytes: int = 192

@@ -68,7 +68,8 @@ class GateStage:
                 return self._advance(message) if self._streaming else []
             case m.Certified(threshold=threshold):
                 self._certified = threshold is not None
-                self._threshold = max(self._config.threshold, threshold or 0.0)
+                if self._config.release == "certified":
+                    self._threshold = max(self._config.floor, threshold or 0.0)
                 return self._release(self._next()) if self._streaming else []
             case m.Finished():
                 self._done = True
@@ -99,9 +100,8 @@ class GateStage:
             if end <= self._released_to:
                 decision, reason = m.Decision.RELEASE, "confident" if end > before else "standing"
             else:
-                decision, reason = m.Decision.VERIFY, self._reason(at, span, confidence)
-                if reason is None:
-                    reason = "behind" if blocked or at != self._position else "incomplete"
+                waits = "behind" if blocked or at != self._position else "incomplete"
+                decision, reason = m.Decision.VERIFY, self._reason(at, span, confidence) or waits
                 blocked = True
             spans.append(m.GatedSpan(span, decision, reason, confidence))
             at = end

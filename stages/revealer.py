@@ -51,19 +51,14 @@ class RevealerStage:
         return message.offset == self._end and self._shown <= message.reveal_to <= end
 
     def _stands_on(self, commit: m.Commit) -> bool:
-        """Whether it begins where the last one ended, keeps what is said to stand, and takes back only what may be."""
+        """Whether it joins on, keeps what is said to stand, and takes back only what may be taken back."""
         released = self._text[self._committed - self._start :]
         end = len(commit.data) + commit.standing
         same = common_prefix(released, commit.data)
         stands = not commit.standing or (same == len(commit.data) and end <= len(released))
         kept = min(commit.reveal_to, self._committed + (end if same == len(commit.data) else same))
-        within = commit.reveal_to <= self._committed + end
-        return (
-            commit.offset == self._committed
-            and stands
-            and within
-            and (self._config.revisable or kept >= self._shown)
-        )
+        joins = commit.offset == self._committed and commit.reveal_to <= self._committed + end
+        return joins and stands and (self._config.revisable or kept >= self._shown)
 
     def _commit(self, commit: m.Commit) -> list[m.Message]:
         events: list[m.Message] = [m.Slipped(slip) for slip in commit.slips]
@@ -84,7 +79,7 @@ class RevealerStage:
         return events
 
     def _replace(self, commit: m.Commit) -> list[m.Message]:
-        """Put the committed bytes in the place of those released there; the first shown one that differs is void."""
+        """Put the committed bytes where the released ones were; from the first that differs these are void."""
         place = commit.offset - self._start
         released = self._text[place:]
         same = common_prefix(released, commit.data)

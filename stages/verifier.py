@@ -171,7 +171,7 @@ class VerifierStage:
         return self._pass(keep, feed, len(feed))
 
     def _probabilities(self, candidates: tuple[m.Span, ...]) -> list[float]:
-        """How likely each span, once reached, is committed as it stands; what is shown for good is, right or wrong."""
+        """How likely each span, once reached, is committed as it stands; what is shown for good always is."""
         likely = [self._estimate.probability(span.confidence) for span in candidates]
         if not self._config.shown_stands:
             return likely

@@ -17,6 +17,7 @@ from scripted import (
     TEXTS,
     VOCABULARY,
     Target,
+    forgiving,
     ids_of,
     judge,
     make_engine,
@@ -92,6 +93,15 @@ def _sampled() -> ScriptedTarget:
     return ScriptedTarget(VOCABULARY, logits=lambda prefix: np.float32(0.2) * _logits(prefix))
 
 
+STREAMING: dict[str, Any] = {"mode": "streaming", "release": "always", "threshold": 0.5, "max_new_tokens": 60}
+LOOSE = {"release": "certified", "epsilon": 0.5, "delta": 0.5}
+
+
+def _forgiving(broken_at: int | None = None) -> Engine:
+    """A target that goes on from what was shown, and a drafter that is wrong now and then."""
+    return make_engine(ScriptedTarget(VOCABULARY, forgiving()), oracle(broken_at=broken_at, longest=12))
+
+
 SAMPLING = {"temperature": 0.9, "seed": 7, "max_new_tokens": 30}
 
 MAKE: dict[str, tuple[Callable[[], Engine], int, dict[str, Any]]] = {
@@ -105,6 +115,10 @@ MAKE: dict[str, tuple[Callable[[], Engine], int, dict[str, Any]]] = {
     "target-failed": (lambda: make_engine(_failing_target()), 0, {}),
     "near-ties": (lambda: make_engine(_near_ties(), oracle(longest=30)), 0, {}),
     "sampled": (lambda: make_engine(_sampled(), "lookup"), 0, SAMPLING),
+    "slips": (lambda: _forgiving(19), 0, STREAMING),
+    "retracted": (lambda: _forgiving(19), 0, STREAMING | {"on_slip": "retract"}),
+    "takeover": (lambda: _forgiving(4), 1, STREAMING | {"max_repairs": 1, "takeover_tokens": 5}),
+    "certified": (_forgiving, 1, STREAMING | LOOSE),
 }
 """Name -> (engine, which prompt, options)."""
 
@@ -116,6 +130,8 @@ EXPECTED: dict[str, tuple[bytes, str]] = {
     "length": (VOCABULARY.join([*ids_of(TEXTS[0]), END][:11]), "length"),
     "drafter-failed": (TEXTS[0], "stop"),
     "near-ties": (TEXTS[0], "stop"),
+    "retracted": (TEXTS[0], "stop"),
+    "certified": (TEXTS[1], "stop"),
 }
 """Name -> (output, finish reason), where they are known beforehand."""
 

@@ -5,6 +5,7 @@ from typing import get_args
 
 import msgspec
 import pytest
+from client_view import view
 from record_logs import EXPECTED, LOGS, MAKE, record
 from scripted import TEXTS, VOCABULARY, run
 
@@ -50,8 +51,10 @@ def test_H4_what_a_kept_log_shows_the_client_is_what_was_committed(name: str) ->
     shown = events(open_log(name))
     *chunks, done = shown
     assert isinstance(done, m.Done)
-    data = b"".join(chunk.data for chunk in chunks if isinstance(chunk, m.Chunk))
+    client = view(chunks)
+    data = client.text
     assert done.length == len(data)
+    assert client.slips == list(done.counts.slips)
     if name == "stop-string":  # the cut falls inside a token here
         assert data.startswith(VOCABULARY.join(done.ids))
     else:
@@ -60,7 +63,11 @@ def test_H4_what_a_kept_log_shows_the_client_is_what_was_committed(name: str) ->
         assert (data, done.reason) == EXPECTED[name]
 
 
-@pytest.mark.parametrize("name", ["no-drafter", "lookup", "drafter-failed", "near-ties", "sampled"])
+SETTLED = ["no-drafter", "lookup", "drafter-failed", "near-ties", "sampled", "retracted", "certified"]
+"""Logs whose end does not depend on the order in which things happened."""
+
+
+@pytest.mark.parametrize("name", SETTLED)
 def test_a_log_made_now_comes_to_the_same_end_as_the_one_kept(name: str, tmp_path: Path) -> None:
     path = tmp_path / "now.grimlog"
     run(lambda: record(name, path))
@@ -88,6 +95,12 @@ def test_the_kept_logs_show_what_their_names_say() -> None:
     assert messages(open_log("drafter-failed"), m.DraftFailed)
     assert not messages(open_log("no-drafter"), m.DraftRequested)
     assert open_log("sampled").header.rule.seed == 7
+    assert done["slips"].counts.slips  # type: ignore[union-attr]
+    assert done["slips"].counts.audited_tokens == done["slips"].counts.kept_tokens  # type: ignore[union-attr]
+    assert done["retracted"].counts.retracted_bytes > 0  # type: ignore[union-attr]
+    assert done["takeover"].counts.takeovers > 0  # type: ignore[union-attr]
+    assert [message.threshold for message in messages(open_log("certified"), m.Certified)] == [0.5]
+    assert not done["certified"].counts.slips  # type: ignore[union-attr]
 
 
 def test_between_them_the_kept_logs_hold_every_message_but_a_chance_one() -> None:

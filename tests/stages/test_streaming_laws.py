@@ -7,6 +7,7 @@ asks the target about each token of the output, given the tokens before it.
 
 import random
 
+from client_view import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage_driver import Driver, Output, plain
@@ -35,35 +36,6 @@ from grimboost.stages.configuration import (
 )
 
 WRONG = ("broken", "own noise", "always wrong", "broken")
-
-
-class Client:
-    """Reads events as a client does, and checks the promises that each kind of event makes."""
-
-    def __init__(self) -> None:
-        self.text = b""
-        self.committed = 0
-        self.slips: list[m.Slip] = []
-
-    def read(self, event: m.Message) -> None:
-        match event:
-            case m.Chunk(offset=offset, data=data, released=released):
-                assert offset == len(self.text) and data
-                self.text += data
-                if not released:
-                    assert offset >= self.committed
-                    self.committed = len(self.text)
-            case m.Provisional(offset=offset, data=data):
-                assert offset == len(self.text) and data
-                self.text += data
-            case m.CommittedTo(offset=offset):
-                assert self.committed < offset <= len(self.text)
-                self.committed = offset
-            case m.Retracted(offset=offset):
-                assert self.committed <= offset < len(self.text)
-                self.text = self.text[:offset]
-            case m.Slipped(slip=slip):
-                self.slips.append(slip)
 
 
 def streaming(made: StageConfigs, *, stands: bool, gate: GateConfig, trust: TrustConfig, open_end=False):

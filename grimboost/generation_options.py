@@ -1,0 +1,199 @@
+"""Options of the command line that say how to generate, once for all commands that do. It knows click and names.
+
+Defaults are written out here so that help needs no heavy import; a test compares them with `Parameters`.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_COUNT = click.IntRange(min=0)
+_SIZE = click.IntRange(min=1)
+
+
+def _all(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+model_options = _all(
+    click.option("--target", default="smollm2-135m", show_default=True, help="Alias, local directory or hub id."),
+    click.option(
+        "--precision",
+        type=click.Choice(["auto", "fp32", "bf16", "int8", "int4"]),
+        default="auto",
+        show_default=True,
+        help="How weights are kept. auto: the fastest within 2% of the unrounded weights' perplexity, measured "
+        "once.",
+    ),
+    click.option(
+        "--kernels",
+        type=click.Choice(["packed", "row-exact", "stock"]),
+        help="What computes: the packed decoder, transformers on row-exact kernels, or transformers as it is. "
+        "[default: packed, where the model can be]",
+    ),
+    click.option(
+        "--threads",
+        type=_COUNT,
+        default=0,
+        help="Threads of the packed decoder; 0 for one per processor.",
+    ),
+    click.option(
+        "--drafter",
+        type=click.Choice(["lookup", "none"]),
+        default="lookup",
+        show_default=True,
+        help="What proposes bytes: a lookup in prompt and output, or nothing.",
+    ),
+    click.option(
+        "--datastore",
+        default="none",
+        metavar="FILE",
+        show_default=True,
+        help="Draft from the answers in FILE too, and keep this one there: the end of the prompt and the output, "
+        "as they are, readable for you only.",
+    ),
+)
+
+choice_options = _all(
+    click.option(
+        "--chat-template",
+        type=click.Choice(["native", "none"]),
+        default="native",
+        show_default=True,
+        help="Put the prompt into the target's chat template, or feed it as it stands.",
+    ),
+    click.option("--system", metavar="TEXT", help="System message for the chat template."),
+    click.option("--max-new-tokens", type=_COUNT, metavar="N", help="At most N tokens (default 512)."),
+    click.option("--max-new-bytes", type=_COUNT, metavar="N", help="At most N bytes of output."),
+    click.option("--min-new-tokens", type=_COUNT, default=0, metavar="N", help="No end before N tokens."),
+    click.option(
+        "--stop", multiple=True, metavar="TEXT", help="End before this text; may be given several times."
+    ),
+    click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
+    click.option("--top-k", type=int, default=0, help="Keep the K most probable tokens; 0 keeps all."),
+    click.option("--top-p", type=float, default=1.0, help="Keep tokens up to this probability mass; 1 keeps all."),
+    click.option(
+        "--min-p",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="Keep tokens this probable relative to the best one.",
+    ),
+    click.option(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        show_default=True,
+        help="Above 1 makes repetition less likely.",
+    ),
+    click.option("--seed", type=int, help="Seed of the sampling; drawn and reported if absent."),
+    click.option("--ignore-eos", is_flag=True, help="Go on behind the end-of-sequence token."),
+)
+
+streaming_options = _all(
+    click.option(
+        "--mode",
+        type=click.Choice(["strict", "streaming"]),
+        default="strict",
+        show_default=True,
+        help="Strict: every byte is the target's own choice. Streaming: confident drafts are shown at once, and "
+        "the target checks them afterwards; all options below are for this mode.",
+    ),
+    click.option(
+        "--release",
+        type=click.Choice(["certified", "always", "never"]),
+        default="certified",
+        show_default=True,
+        help="Show drafts unchecked while a certificate says that slips are rare, always (for experiments), or "
+        "never.",
+    ),
+    click.option("--epsilon", type=float, default=0.001, show_default=True, help="The certificate's slip rate."),
+    click.option(
+        "--delta", type=float, default=0.05, show_default=True, help="The certificate's chance to be wrong."
+    ),
+    click.option(
+        "--domain",
+        default="default",
+        metavar="LABEL",
+        show_default=True,
+        help="Kind of prompt; evidence is kept for each kind apart.",
+    ),
+    click.option(
+        "--threshold",
+        type=float,
+        metavar="P",
+        help="Least calibrated confidence of what is shown unchecked; a certificate can only raise it. [default: "
+        "what the certificate allows; 0.8 with --release always]",
+    ),
+    click.option(
+        "--anchor-bytes",
+        type=_SIZE,
+        default=512,
+        show_default=True,
+        metavar="N",
+        help="Everything shown is verified at least every N bytes.",
+    ),
+    click.option(
+        "--max-unverified-bytes",
+        type=_SIZE,
+        default=192,
+        show_default=True,
+        metavar="N",
+        help="At most N bytes are shown and not yet checked.",
+    ),
+    click.option(
+        "--max-unverified-tokens",
+        type=_SIZE,
+        default=64,
+        show_default=True,
+        metavar="N",
+        help="The same in tokens.",
+    ),
+    click.option(
+        "--doubt-bytes",
+        type=_COUNT,
+        default=32,
+        show_default=True,
+        metavar="N",
+        help="After a slip nothing is shown unchecked for N bytes, twice as many after a failed repair.",
+    ),
+    click.option(
+        "--max-repairs",
+        type=_COUNT,
+        default=2,
+        show_default=True,
+        metavar="N",
+        help="After more failed repairs the target goes on by itself for a while.",
+    ),
+    click.option(
+        "--takeover-tokens",
+        type=_COUNT,
+        default=8,
+        show_default=True,
+        metavar="N",
+        help="For so many tokens.",
+    ),
+    click.option(
+        "--on-slip",
+        type=click.Choice(["continue", "retract"]),
+        default="continue",
+        show_default=True,
+        help="What was shown stands and is reported, or it is taken back: then the text ends up as in strict "
+        "mode, and a pipe gets final bytes only.",
+    ),
+    click.option(
+        "--finish",
+        type=click.Choice(["audited", "open"]),
+        default="audited",
+        show_default=True,
+        help="At the end wait until all is checked, or do not.",
+    ),
+)

@@ -1,0 +1,143 @@
+"""What generations come to in numbers: what the stages counted, and what the client's lane timed.
+
+Names are those of the command line's `--json`. It measures nothing itself.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from grimboost import messages as m
+from grimboost.certifier import Account
+from grimboost.client_lane import ClientLane
+from grimboost.spread import Spread
+from grimboost.stages.certificate import CertificateReport
+from grimboost.worker import WorkerStatistics
+
+
+class Statistics(Struct, frozen=True):
+    """Counts and seconds of one generation.
+
+    `mean_accepted_tokens` is drafted tokens accepted per block. `tokens_per_second` is new tokens over decode
+    seconds; decoding begins when the prompt is in the cache. `passes_per_1000_tokens` is target passes.
+
+    Of streaming mode: released tokens and bytes were shown before the target had checked them. `coverage` is the
+    share of output tokens that were, and stand. `audited_tokens` counts those that the target has checked since.
+    `slip_positions` are indices into the result's `token_ids`, ascending; one may equal their number, where a slip
+    is in the head of a token that a stop string cut, or what it stands for was taken back. `retracted_share` is
+    bytes taken back per byte of the output (normalized erasure). `commit_seconds` is how long shown bytes waited
+    for the target. Spreads are None where nothing was measured.
+    """
+
+    prompt_tokens: int
+    new_tokens: int
+    new_bytes: int
+    prefill_seconds: float
+    decode_seconds: float
+    tokens_per_second: float
+    time_to_first_byte_seconds: float | None
+    target_passes: int
+    target_rows: int
+    drafted_tokens: int
+    drafted_bytes: int
+    accepted_tokens: int
+    accepted_bytes: int
+    mean_accepted_tokens: float
+    mismatches: int
+    realignments: int
+    ties_rechecked: int
+    passes_per_1000_tokens: float = 0.0
+    rows_per_1000_tokens: float = 0.0
+    released_tokens: int = 0
+    released_bytes: int = 0
+    coverage: float = 0.0
+    audited_tokens: int = 0
+    slip_tokens: int = 0
+    slip_bytes: int = 0
+    slip_positions: tuple[int, ...] = ()
+    slips: tuple[m.Slip, ...] = ()
+    retracted_bytes: int = 0
+    retracted_share: float = 0.0
+    doubt_tokens: int = 0
+    takeover_tokens: int = 0
+    takeovers: int = 0
+    gap_seconds: Spread | None = None
+    audit_lag_bytes: Spread | None = None
+    commit_seconds: Spread | None = None
+    calibration_error: float | None = None
+    certificate: CertificateReport | None = None
+
+
+def statistics(lane: ClientLane, counts: m.Counts, account: Account | None) -> Statistics:
+    """As far as the generation has come."""
+    ended = lane.ended or lane.now()
+    prefilled = lane.prefilled or ended
+    decode = ended - prefilled
+    c = counts
+    per_thousand = 1000.0 / c.new_tokens if c.new_tokens else 0.0
+    return Statistics(
+        prompt_tokens=c.prompt_tokens,
+        new_tokens=c.new_tokens,
+        new_bytes=len(lane.data),
+        prefill_seconds=prefilled - lane.begun,
+        decode_seconds=decode,
+        tokens_per_second=c.new_tokens / decode if decode > 0 else 0.0,
+        time_to_first_byte_seconds=lane.first_byte - lane.begun if lane.first_byte else None,
+        target_passes=c.target_passes,
+        target_rows=c.target_rows,
+        drafted_tokens=c.drafted_tokens,
+        drafted_bytes=c.drafted_bytes,
+        accepted_tokens=c.accepted_tokens,
+        accepted_bytes=c.accepted_bytes,
+        mean_accepted_tokens=c.accepted_tokens / c.blocks if c.blocks else 0.0,
+        mismatches=c.mismatches,
+        realignments=c.realignments,
+        ties_rechecked=c.ties_rechecked,
+        passes_per_1000_tokens=c.target_passes * per_thousand,
+        rows_per_1000_tokens=c.target_rows * per_thousand,
+        released_tokens=c.released_tokens,
+        released_bytes=c.released_bytes,
+        coverage=c.kept_tokens / c.new_tokens if c.new_tokens else 0.0,
+        audited_tokens=c.audited_tokens,
+        slip_tokens=len(c.slips),
+        slip_bytes=sum(len(slip.data) for slip in c.slips),
+        slip_positions=tuple(slip.position for slip in c.slips),
+        slips=c.slips,
+        retracted_bytes=c.retracted_bytes,
+        retracted_share=c.retracted_bytes / len(lane.data) if lane.data else 0.0,
+        doubt_tokens=c.doubt_tokens,
+        takeover_tokens=c.takeover_tokens,
+        takeovers=c.takeovers,
+        gap_seconds=lane.gap_seconds,
+        audit_lag_bytes=lane.audit_lag_bytes,
+        commit_seconds=lane.commit_seconds,
+        calibration_error=account.calibration_error if account else None,
+        certificate=account.report if account else None,
+    )
+
+
+class Totals(Struct, frozen=True):
+    """Over all generations that have ended; names as in `Statistics`."""
+
+    generations: int = 0
+    new_tokens: int = 0
+    target_passes: int = 0
+    released_tokens: int = 0
+    released_bytes: int = 0
+    audited_tokens: int = 0
+    slip_tokens: int = 0
+    retracted_bytes: int = 0
+
+    def with_generation(self, ended: Statistics) -> "Totals":
+        """One generation more."""
+        mine = msgspec.structs.asdict(self)
+        return Totals(**{name: value + getattr(ended, name, 1) for name, value in mine.items()})
+
+
+class EngineStatistics(Struct, frozen=True):
+    """A snapshot: generations that run, slots that they hold, work done by each worker."""
+
+    generations: int
+    open_slots: int
+    target: WorkerStatistics
+    drafter: WorkerStatistics | None
+    totals: Totals = Totals()
