@@ -11,8 +11,8 @@ A laxer threshold also has to have seen spans that no stricter one has (`own_nee
 others' spans, and open for spans that nobody has seen.
 
 *Closing.* While it is open, released spans are watched for a rate above epsilon. Closing drops the evidence, and
-each later opening is a claim of its own at 1 - delta. Where the rate is epsilon or more all the time, the first
-opening is wrong with probability delta, the second, which needs the first, with delta squared.
+each later opening is a claim of its own at 1 - delta. (Where the rate is epsilon or more all the time, there is a
+first opening with probability delta at most, and a second, which needs the first, with delta squared.)
 
 *Answers.* Of answers that showed spans unchecked, each is one bounded loss: did any of those slip? The bound on
 their share holds also where slips come in clusters, about which the first claim says little: a run of clean

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from filelock import FileLock
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from grimboost import certificate_store
@@ -139,6 +140,23 @@ def test_threads_add_up(store: CertificateStore) -> None:
     for thread in threads:
         thread.join()
     assert store.read(KEY).certificate.rows[0].spans == 80
+
+
+def test_an_update_waits_for_the_one_before(store: CertificateStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one begins when the first has read and not yet written; it must not finish in between."""
+    other = threading.Thread(target=store.update, args=(KEY, Evidence((CLEAN,))))
+
+    def applied(record: CertificateRecord, evidence: Evidence) -> CertificateRecord:
+        if other.ident is None:
+            other.start()
+            other.join(0.1)
+        return whole(record, evidence)
+
+    whole = certificate_store.applied
+    monkeypatch.setattr(certificate_store, "applied", applied)
+    store.update(KEY, Evidence((CLEAN,)))
+    other.join()
+    assert store.read(KEY).certificate.rows[0].spans == 2
 
 
 class Killed(BaseException):

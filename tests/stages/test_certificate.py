@@ -4,7 +4,8 @@ from math import log
 
 import msgspec
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from grimboost.errors import MisuseError
 from grimboost.stages.certificate import Certificate, CertificateState, Terms, ThresholdCounts, own_needed
@@ -120,6 +121,15 @@ def test_a_laxer_threshold_counts_only_when_all_stricter_have_passed():
     assert made.threshold is None
     clean(NEEDED, 0.95, made)
     assert made.threshold == 0.7
+
+
+def test_a_threshold_that_has_not_passed_holds_back_all_laxer_ones():
+    made = Certificate(TERMS)
+    for _ in range(10):
+        made.observe(0.75, True, False)
+    clean(10 * NEEDED, 0.55, clean(NEEDED, 0.95, made))
+    assert [row.passed for row in made.state.rows] == [True, False, True]
+    assert made.threshold == 0.9
 
 
 def test_a_laxer_threshold_has_to_have_seen_spans_of_its_own():

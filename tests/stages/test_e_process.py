@@ -4,7 +4,8 @@ from itertools import product
 from math import exp, inf, log, prod
 
 import pytest
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from grimboost.stages.e_process import (
     ALARM,
@@ -125,27 +126,40 @@ def test_wilson_is_the_rate_from_which_what_was_seen_lies_z_deviations_off(spans
     assert bound - slips / spans == pytest.approx(z * (bound * (1 - bound) / spans) ** 0.5)
 
 
-def slow_watch(epsilon, slips):
-    """Every wager after every span; where, if anywhere, the mean reaches the alarm first."""
+def slow_wagers(epsilon, slips):
+    """Every wager of the watch after every span."""
     rates = [min(epsilon * factor, (1 + epsilon) / 2) for factor in WATCHED]
     wagers = [1.0] * len(rates)
-    for place, slip in enumerate(slips):
+    for slip in slips:
         factors = [q / epsilon if slip else (1 - q) / (1 - epsilon) for q in rates]
         wagers = [max(1.0, wager) * factor for wager, factor in zip(wagers, factors, strict=True)]
-        if sum(wagers) / len(wagers) >= ALARM:
-            return place
-    return None
+        yield wagers
+
+
+def first(alarms):
+    return next((place for place, alarm in enumerate(alarms) if alarm), None)
 
 
 def watched(epsilon, slips):
     watch = Watch(epsilon)
-    return next((place for place, slip in enumerate(slips) if watch.observe(slip)), None)
+    return first(watch.observe(slip) for slip in slips)
 
 
 @given(epsilons, st.lists(st.integers(0, 40), max_size=12), st.integers(0, 50))
 def test_the_watch_equals_wagers_kept_span_by_span(epsilon, gaps, rest):
     slips = [slip for gap in gaps for slip in (*[False] * gap, True)] + [False] * rest
-    assert watched(epsilon, slips) == slow_watch(epsilon, slips)
+    slow = first(sum(wagers) / len(wagers) >= ALARM for wagers in slow_wagers(epsilon, slips))
+    assert watched(epsilon, slips) == slow
+
+
+@given(epsilons, st.lists(st.booleans(), max_size=40))
+def test_the_watch_keeps_the_wagers_after_the_last_slip(epsilon, slips):
+    slips, watch = [*slips, True], Watch(epsilon)
+    for slip in slips:
+        watch.observe(slip)
+    *_, wagers = slow_wagers(epsilon, slips)
+    assert watch.levels == pytest.approx([log(wager) for wager in wagers])
+    assert watch.clean == 0
 
 
 @given(epsilons, st.lists(st.booleans(), max_size=40), st.integers(0, 40))
