@@ -177,7 +177,7 @@ def certified(slips: NDArray[np.bool_], length: int) -> Certificate:
     for start in range(0, len(slips), length):
         before = certificate.state
         for slip in slips[start : start + length].tolist():
-            certificate.observe(0.9, slip, certificate.open)
+            certificate.observe(0.9, slip, certificate.opened)
         after = certificate.state
         if after.released > before.released:
             certificate.end_generation(after.released_slips > before.released_slips, True)
@@ -251,7 +251,7 @@ def measure_agreement(rng: np.random.Generator) -> int:
 
 def observe(certificate: Certificate, slip: bool) -> bool:
     certificate.observe(0.9999, slip, False)
-    return certificate.open
+    return certificate.opened
 
 
 def measure_closing(rng: np.random.Generator, runs: int) -> dict[str, Any]:
@@ -304,7 +304,7 @@ def measure_calibrated() -> dict[str, int]:
     result = {}
     for stated in (0.99, 0.9, 0.7):
         certificate, calibration, spans = Certificate(Terms(EPSILON, DELTA)), Calibration(), 0
-        while not certificate.open:
+        while not certificate.opened:
             confidence = calibration.curve().of(stated)
             certificate.observe(confidence, False, False)
             calibration.observe(stated, True, confidence)

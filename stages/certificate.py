@@ -163,10 +163,10 @@ class Certificate:
     @property
     def threshold(self) -> float | None:
         """Spans of at least this calibrated confidence may be released; None while closed."""
-        return self.terms.thresholds[self._decisive] if self.open else None
+        return self.terms.thresholds[self._decisive] if self.opened else None
 
     @property
-    def open(self) -> bool:
+    def opened(self) -> bool:
         """Whether anything may be released."""
         return self._passed[0]
 
@@ -183,13 +183,13 @@ class Certificate:
         Equal to computing every e-value after every span: e-values rise with each clean span and fall with each
         slip, so a threshold passes exactly when it has the spans needed for its slips (`spans_needed`).
         """
-        was_open = self.open
+        was_open = self.opened
         for place, threshold in enumerate(self.terms.thresholds):
             if confidence >= threshold:
                 self._count(place, slip)
         if released:
             self._released(slip, was_open)
-        if self.open and not was_open:
+        if self.opened and not was_open:
             self._counts = replace(self._counts, openings=self._counts.openings + 1)
 
     def end_generation(self, slip: bool, whole: bool) -> None:
@@ -207,7 +207,7 @@ class Certificate:
         row = rows[self._decisive]
         c, delta = self._counts, self.terms.delta
         return CertificateReport(
-            open=self.open,
+            open=self.opened,
             threshold=self.threshold,
             epsilon=self.terms.epsilon,
             delta=delta,
@@ -280,7 +280,7 @@ class Certificate:
         rate = f"{100 * self.terms.epsilon:g}%"
         slips = f"{_counted(row.slips, 'slip')} in " if row.spans else ""
         seen = f"{slips}{_counted(row.spans, 'audited span')} of confidence {row.threshold:g} or more"
-        if self.open:
+        if self.opened:
             return f"open: {seen}; this showed a slip rate below {rate}, and released spans have not shown more"
         before = f"released spans slipped more often than {rate}; since then " if self._counts.closings else ""
         return f"closed: {before}{seen}; about {row.missing:,} more without a slip would show a rate below {rate}"
@@ -291,7 +291,7 @@ class Certificate:
         least = spans_needed(self.terms.epsilon, self.terms.delta, 0)
         if any(row.passed and row.spans < least for row in rows):
             raise MisuseError(f"a threshold passed with fewer than {least} spans in this evidence; none can")
-        if self.open != (self._counts.openings > self._counts.closings):
+        if self.opened != (self._counts.openings > self._counts.closings):
             raise MisuseError("this evidence is open in one place and closed in another")
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grimboost.stages.certificate import Certificate, Terms
 from grimboost.stages.e_process import Watch, rate_upper, wilson_upper
@@ -49,7 +50,7 @@ def test_it_opens_where_the_certificate_does(gaps: list[int]) -> None:
     slips, certificate, at = set(places[0].tolist()), Certificate(TERMS), inf
     for span in range(1, 801):
         certificate.observe(0.9, span in slips, False)
-        if certificate.open:
+        if certificate.opened:
             at = span
             break
     assert bench.openings(places, NEEDED, 800)[0] == at
@@ -101,7 +102,7 @@ def test_the_exact_probability_is_that_of_all_outcomes() -> None:
         opened = False
         for slip in slips:
             certificate.observe(0.9, slip, False)
-            opened |= certificate.open
+            opened |= certificate.opened
         total += opened * 0.3 ** sum(slips) * 0.7 ** (12 - sum(slips))
     assert 0.0 < total < 0.4
     assert bench.exact_opening(needed, 0.3, 12) == pytest.approx(total)

@@ -140,7 +140,7 @@ def test_without_evidence_list_says_what_makes_it(tmp_path: Path, monkeypatch: p
 
 def test_reset_drops_what_is_selected_and_nothing_else(store: CertificateStore) -> None:
     assert run("reset", "--domain", "chat", "--yes").stdout == "reset: 1\n"
-    assert not store.read(KEY).judge().open
+    assert not store.read(KEY).judge().opened
     assert sum(store.read(KEY).calibration.seen) == NEEDED + 1
     assert store.read(CODE).certificate.rows[0].spans == 10
     assert run("reset", "--all", "--calibration", "--yes").stdout == "reset: 2\n"
@@ -150,7 +150,7 @@ def test_reset_drops_what_is_selected_and_nothing_else(store: CertificateStore) 
 @pytest.mark.parametrize(("answer", "kept"), [("n\n", True), ("\n", True), ("", True), ("y\n", False)])
 def test_reset_asks_first(store: CertificateStore, answer: str, kept: bool) -> None:
     result = run("reset", "--domain", "chat", given=answer)
-    assert store.read(KEY).judge().open == kept
+    assert store.read(KEY).judge().opened == kept
     assert result.exit_code == int(kept)
     assert "drop the evidence of 1 certificate?" in result.stderr
 
@@ -161,7 +161,7 @@ def test_reset_asks_first(store: CertificateStore, answer: str, kept: bool) -> N
 def test_reset_has_to_be_told_which(store: CertificateStore, options: tuple[str, ...]) -> None:
     result = run("reset", "--yes", *options)
     assert result.exit_code == 2
-    assert store.read(KEY).judge().open
+    assert store.read(KEY).judge().opened
 
 
 @pytest.mark.parametrize("command", ["list", "show"])
@@ -181,7 +181,7 @@ def test_damaged_files_are_removed_by_themselves_or_with_all(
     path = damage(store)
     assert run("reset", option, "--yes").exit_code == 0
     assert not path.exists()
-    assert store.read(KEY).judge().open == open_after
+    assert store.read(KEY).judge().opened == open_after
     assert run("reset", "--damaged", "--yes").stdout == "nothing to reset\n"
 
 

@@ -55,9 +55,9 @@ def test_evidence_adds_up_and_stays_apart_by_key(store: CertificateStore) -> Non
     assert store.read(KEY) == CertificateRecord(KEY)
     assert store.records() == []
     half = Evidence((CLEAN,) * (NEEDED - 1))
-    assert not store.update(KEY, half).judge().open
+    assert not store.update(KEY, half).judge().opened
     made = store.update(KEY, Evidence((CLEAN,)))
-    assert made.judge().open
+    assert made.judge().opened
     assert store.read(KEY) == made
     assert sum(made.calibration.agreed) == NEEDED
     for field, value in (("target", "t"), ("drafter", "d"), ("domain", "x"), ("epsilon", 0.1), ("delta", 0.1)):
@@ -217,7 +217,7 @@ def test_a_flipped_bit_opens_nothing(disk: CertificateStore, place: int, bit: in
         assert list(disk.damaged()) == [path]
     finally:
         path.write_bytes(whole)
-    assert disk.read(KEY).judge().open
+    assert disk.read(KEY).judge().opened
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"null", b"\xff\xfe", b"[]", b'{"format": "1"}'])
@@ -274,7 +274,7 @@ def test_reset_drops_the_certificate_and_keeps_the_calibration_unless_told(
     store.reset(KEY, calibration)
     fresh = CertificateRecord(KEY)
     assert store.read(KEY) == (fresh if calibration else replace(fresh, calibration=made.calibration))
-    assert store.read(OTHER).judge().open
+    assert store.read(OTHER).judge().opened
 
 
 def test_reset_puts_a_fresh_record_in_the_place_of_a_damaged_file(disk: CertificateStore) -> None:

@@ -78,17 +78,17 @@ def test_so_it_is_over_closings_and_openings(before, bad, after):
 
 def test_it_opens_with_the_last_clean_span_needed():
     made = clean(NEEDED - 1)
-    assert not made.open
+    assert not made.opened
     assert made.threshold is None
     made.observe(0.95, False, False)
-    assert made.open
+    assert made.opened
     assert made.threshold == 0.9
     assert made.state.openings == 1
 
 
 def test_within_3400_clean_spans_at_one_in_a_thousand():
     made, count = Certificate(Terms()), 0
-    while not made.open:
+    while not made.opened:
         made.observe(0.9999, False, False)
         count += 1
     assert count <= 3400
@@ -172,7 +172,7 @@ def test_open_it_stays_while_no_released_span_slips(confidences):
 
 def test_released_slips_close_it_and_it_begins_anew():
     made, count = clean(NEEDED), 0
-    while made.open:
+    while made.opened:
         made.observe(0.95, True, True)
         count += 1
     assert count < 10
@@ -180,22 +180,22 @@ def test_released_slips_close_it_and_it_begins_anew():
     assert (state.openings, state.closings) == (1, 1)
     assert all((row.spans, row.slips, row.passed) == (0, 0, False) for row in state.rows)
     assert (state.released, state.released_slips) == (count, count)
-    assert not clean(NEEDED - 1, made=made).open
-    assert clean(1, made=made).open
+    assert not clean(NEEDED - 1, made=made).opened
+    assert clean(1, made=made).opened
     assert (made.state.openings, made.state.closings) == (2, 1)
 
 
 def test_the_watch_begins_with_the_opening():
     """Spans released before (under an earlier opening, audited late) are evidence, but close nothing again."""
     made = clean(NEEDED)
-    while made.open:
+    while made.opened:
         made.observe(0.95, True, True)
     for _ in range(20):
         made.observe(0.4, True, True)
     assert made.state.closings == 1
-    assert clean(NEEDED, made=made).open
+    assert clean(NEEDED, made=made).opened
     made.observe(0.95, True, True)
-    assert made.open
+    assert made.opened
 
 
 @given(rarely_slipping, rarely_slipping)
@@ -228,7 +228,7 @@ def test_answers_are_bounded_by_one_loss_each():
 def test_answers_go_on_over_closings():
     made = clean(NEEDED)
     made.end_generation(False, True)
-    while made.open:
+    while made.opened:
         made.observe(0.95, True, True)
     made.end_generation(True, True)
     assert (made.state.answers, made.state.answers_with_slip) == (2, 1)
@@ -236,7 +236,7 @@ def test_answers_go_on_over_closings():
 
 def test_a_confidence_that_is_no_number_counts_for_nothing():
     made = clean(NEEDED * 2, float("nan"))
-    assert not made.open
+    assert not made.opened
     assert made.state.rows[-1].spans == 0
 
 
@@ -248,9 +248,9 @@ def test_the_report_says_how_many_clean_spans_are_missing_and_that_is_true():
     assert (report.spans, report.slips, report.open) == (6, 1, False)
     assert f"closed: 1 slip in 6 audited spans of confidence 0.9 or more; about {missing} more" in report.reason
     clean(missing - 1, made=made)
-    assert not made.open
+    assert not made.opened
     assert "about 1 more" in made.report().reason
-    assert clean(1, made=made).open
+    assert clean(1, made=made).opened
 
 
 def test_the_report_of_an_open_one_is_about_the_laxest_threshold_that_counts():
@@ -281,7 +281,7 @@ def test_the_report_is_finite_whatever_was_seen():
 
 def test_after_a_closing_the_sentence_says_so():
     made = clean(NEEDED)
-    while made.open:
+    while made.opened:
         made.observe(0.95, True, True)
     assert made.report().reason.startswith(
         "closed: released spans slipped more often than 20%; since then no audited"
@@ -340,7 +340,7 @@ OPEN_ROWS = tuple(ThresholdCounts(one, NEEDED, 0, True) for one in GRID)
 def test_evidence_that_contradicts_itself_opens_nothing(state):
     with pytest.raises(MisuseError, match="evidence"):
         Certificate(TERMS, state)
-    assert Certificate(TERMS, CertificateState(OPEN_ROWS, openings=1)).open
+    assert Certificate(TERMS, CertificateState(OPEN_ROWS, openings=1)).opened
 
 
 @pytest.mark.parametrize(
