@@ -117,10 +117,12 @@ class CertificateStore:
             raise CertificateError(f"{path} holds evidence for something else and is not used. {RESET}")
         return record or CertificateRecord(key)
 
-    def update(self, key: CertificateKey, evidence: Evidence) -> CertificateRecord:
+    def update(self, key: CertificateKey, *evidence: Evidence) -> CertificateRecord:
         """Add evidence to what is there now, and keep the result. Raises `CertificateError` if that cannot be."""
         with self._changing(key):
-            record = applied(self.read(key), evidence)
+            record = self.read(key)
+            for one in evidence:
+                record = applied(record, one)
             self._write(record)
             return record
 

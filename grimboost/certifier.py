@@ -1,12 +1,15 @@
 """Keeps certificates and calibrations up to date while generations run, and tells their gates.
 
-Evidence of all generations of one domain meets here at once, so that a slip in one closes the gates of all. When
-a generation ends its evidence goes to the store, where it meets that of other processes. A store that fails costs
-what was learned, with a warning, never a generation. It knows no target and computes no statistics.
+Evidence of all generations of one domain meets here in the order of the audits, so that slips in one close the
+gates of all. It goes to the store when a generation ends, and at once when a released span slipped: a process that
+is killed must not lose what speaks against its drafter. There it meets the evidence of other processes. A store
+that fails costs what was learned, with a warning, never a generation. It knows no target and computes nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+import anyio
 from anyio.to_thread import run_sync
 
 from grimboost import messages as m
@@ -15,55 +18,87 @@ from grimboost.diagnostics import get_logger
 from grimboost.errors import GrimboostError
 from grimboost.resolution import Clearance
 from grimboost.stages.calibration import Calibration, CalibrationCurve
-from grimboost.stages.certificate import Certificate, CertificateReport
+from grimboost.stages.certificate import Certificate, CertificateReport, CertificateState
 
 log = get_logger(__name__)
 
+StartSoon = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 
-class _Domain:
+
+class Domain:
     """One key: its evidence as far as this process knows, and the generations that add to it."""
 
-    def __init__(self, record: CertificateRecord) -> None:
+    def __init__(self, store: CertificateStore, record: CertificateRecord) -> None:
         self.accounts: list[Account] = []
-        self.renew(record)
+        self.unkept: list[AuditedSpan] = []
+        self._store = store
+        self._keeping = anyio.Lock()
+        self._renew(record)
 
-    def renew(self, record: CertificateRecord) -> None:
-        """The store's present record, and what running generations have found beyond it."""
+    def observe(self, spans: list[AuditedSpan]) -> None:
+        """Evidence of a generation that runs."""
+        self.unkept += spans
+        for span in spans:
+            self.certificate.observe(span.confidence, span.slip, span.released)
+        self._tell()
+
+    async def keep(self, end: Evidence | None = None) -> None:
+        """Hand everything to the store, and take over what is there then. `end`: how a generation ended."""
+        with anyio.CancelScope(shield=True):
+            async with self._keeping:
+                spans, self.unkept = self.unkept, []
+                evidence = [Evidence(tuple(spans)), *([end] if end else [])]
+                try:
+                    record = await run_sync(lambda: self._store.update(self.record.key, *evidence))
+                except (GrimboostError, OSError) as error:
+                    log.warning("what was learned about a drafter is not kept", error=str(error))
+                    return
+                self._renew(record)
+        self._tell()
+
+    def _renew(self, record: CertificateRecord) -> None:
         self.record = record
         self.certificate: Certificate = record.judge()
         self.curve: CalibrationCurve = Calibration(record.calibration).curve()
+        for span in self.unkept:  # found while the store was busy
+            self.certificate.observe(span.confidence, span.slip, span.released)
+
+    def _tell(self) -> None:
         for account in self.accounts:
-            for span in account.found:
-                self.certificate.observe(span.confidence, span.slip, span.released)
+            account.refresh()
 
 
 class Account:
     """What one generation finds out about its drafter. An outlet for the cascade."""
 
-    def __init__(self, certifier: "Certifier", domain: _Domain) -> None:
-        self._certifier, self._domain = certifier, domain
+    def __init__(self, domain: Domain, start_soon: StartSoon) -> None:
+        self._domain, self._start_soon = domain, start_soon
         self._curve = domain.curve
         self.clearance = Clearance(domain.certificate.threshold, domain.curve)
-        self.found: list[AuditedSpan] = []
-        self.tell: Callable[[m.Certified], None] = lambda message: None
+        self._tell: Callable[[m.Certified], None] = lambda message: None
         self._told = self.clearance.threshold
-        self._closed = False
+        self._released = self._slipped = self._ended = False
+        self._last: CertificateState | None = None  # when the generation ended
         self._report: CertificateReport | None = None
 
     def begin(self, tell: Callable[[m.Certified], None]) -> None:
         """The generation runs; its gate is told through `tell` when the certificate changes."""
-        self.tell = tell
+        self._tell = tell
         self._domain.accounts.append(self)
         self.refresh()
 
     def post_nowait(self, item: m.Audited) -> None:
         """Take in what the target said."""
-        certificate = self._domain.certificate
-        for judged in item.spans:
-            confidence = self._curve.of(judged.confidence)
-            self.found.append(AuditedSpan(judged.confidence, confidence, judged.slip, judged.released))
-            certificate.observe(confidence, judged.slip, judged.released)
-        self._certifier.refresh(self._domain)
+        spans = [
+            AuditedSpan(one.confidence, self._curve.of(one.confidence), one.slip, one.released)
+            for one in item.spans
+        ]
+        slipped = any(span.slip and span.released for span in spans)
+        self._released |= any(span.released for span in spans)
+        self._slipped |= slipped
+        self._domain.observe(spans)
+        if slipped:
+            self._start_soon(self._domain.keep)
 
     async def send(self, item: m.Audited) -> None:
         """The same; it never blocks."""
@@ -74,17 +109,17 @@ class Account:
         threshold = self._domain.certificate.threshold
         if threshold != self._told:
             self._told = threshold
-            self.tell(m.Certified(threshold))
+            self._tell(m.Certified(threshold))
 
     async def end(self, whole: bool) -> None:
         """The generation is over; `whole`: all that it had shown was audited."""
-        if self._closed:
+        if self._ended:
             return
-        self._closed = True
+        self._ended = True
         if self in self._domain.accounts:
             self._domain.accounts.remove(self)
-        await self._certifier.keep(self._domain, Evidence(tuple(self.found), ended=True, whole=whole))
-        self._report = self._domain.certificate.report()
+        await self._domain.keep(Evidence((), True, whole, self._released, self._slipped))
+        self._last = self._domain.certificate.state
 
     @property
     def calibration_error(self) -> float:
@@ -93,8 +128,12 @@ class Account:
 
     @property
     def report(self) -> CertificateReport:
-        """The certificate at the end of the generation, or now."""
-        return self._report or self._domain.certificate.report()
+        """The certificate at the end of the generation, or now. About ten milliseconds, the first time."""
+        if self._last is None:
+            return self._domain.certificate.report()
+        if self._report is None:
+            self._report = Certificate(self._domain.certificate.terms, self._last).report()
+        return self._report
 
 
 class Certifier:
@@ -103,24 +142,14 @@ class Certifier:
     def __init__(self, store: CertificateStore, target: str, drafter: str) -> None:
         self._store = store
         self._target, self._drafter = target, drafter
-        self._domains: dict[CertificateKey, _Domain] = {}
+        self.domains: dict[CertificateKey, Domain] = {}
 
-    def account(self, domain: str, epsilon: float, delta: float) -> Account:
-        """For a generation that is about to begin. Raises `CertificateError` for evidence that does not hold."""
+    def account(self, domain: str, epsilon: float, delta: float, start_soon: StartSoon) -> Account:
+        """For a generation that is about to begin; what has to be kept at once is started with `start_soon`.
+
+        Raises `CertificateError` for evidence that does not hold.
+        """
         key = CertificateKey(self._target, self._drafter, domain, epsilon, delta)
-        if key not in self._domains:
-            self._domains[key] = _Domain(self._store.read(key))
-        return Account(self, self._domains[key])
-
-    def refresh(self, domain: _Domain) -> None:
-        """Tell every running gate of the domain what has changed."""
-        for account in domain.accounts:
-            account.refresh()
-
-    async def keep(self, domain: _Domain, evidence: Evidence) -> None:
-        """Add evidence to the store, and take over what is there now."""
-        try:
-            domain.renew(await run_sync(self._store.update, domain.record.key, evidence))
-        except (GrimboostError, OSError) as error:
-            log.warning("what a generation showed about its drafter is not kept", error=str(error))
-        self.refresh(domain)
+        if key not in self.domains:
+            self.domains[key] = Domain(self._store, self._store.read(key))
+        return Account(self.domains[key], start_soon)

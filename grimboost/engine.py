@@ -6,11 +6,11 @@ It knows the stages only as a wiring and the models only as services.
 
 import itertools
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import anyio
 import anyio.abc
@@ -207,9 +207,7 @@ class Engine:
         """
         generation = self.generate(prompt, params, **options)
         if generation.request.parameters.on_slip == "retract":
-            raise MisuseError(
-                "bytes of a stream cannot be taken back; on_slip 'retract' needs generate() and its events"
-            )
+            raise MisuseError("a stream takes nothing back; on_slip 'retract' needs the events of generate()")
         return self._stream(generation)
 
     @staticmethod
@@ -258,7 +256,11 @@ class Engine:
         """Of a sampled generation nothing is learned: what the target draws says little about its drafter."""
         if params.mode == "strict" or params.temperature > 0:
             return None
-        return self._certifier.account(params.domain, params.epsilon, params.delta)
+        return self._certifier.account(params.domain, params.epsilon, params.delta, self._keep_soon)
+
+    def _keep_soon(self, keep: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._tasks is not None:
+            self._tasks.start_soon(keep)
 
     def _start(self, generation: Generation) -> None:
         if self._tasks is None:
@@ -273,8 +275,9 @@ class Engine:
             await generation.run()
         finally:
             self._generations.discard(generation)
-            self._totals = self._totals.with_generation(generation.result.statistics)
+            self._totals = self._totals.with_generation(generation.counts)
             self._remember(generation)
+            await generation.keep_evidence()
 
     def _remember(self, generation: Generation) -> None:
         """Tell a drafter that wants to know what the generation came to, however it ended."""

@@ -130,10 +130,9 @@ class Generation:
             self._failure = group.exceptions[0]
         finally:
             self._end()
-            await self._keep_evidence()
 
-    async def _keep_evidence(self) -> None:
-        """An audit that was cut short counts up to where it came, never as agreement with the rest."""
+    async def keep_evidence(self) -> None:
+        """Behind `run`. An audit that was cut short counts as far as it came, never as agreement with the rest."""
         if self._account is not None:
             counts = self._lane.done.counts if self._lane.done else None
             whole = counts is not None and counts.audited_tokens >= counts.kept_tokens
@@ -207,13 +206,18 @@ class Generation:
     def result(self) -> Result:
         """What it came to so far; before the end the reason is `cancelled`."""
         lane, done = self._lane, self._lane.done
-        counts = done.counts if done else m.Counts(prompt_tokens=len(self.request.prompt.prompt_ids))
         reason = done.reason if done else m.FinishReason.CANCELLED
         if self._failure is not None:
             reason = m.FinishReason.ERROR
         error = done.error if done else (repr(self._failure) if self._failure else None)
-        figures = statistics(lane, counts, self._account)
+        figures = statistics(lane, self.counts, self._account)
         return Result(bytes(lane.data), done.ids if done else (), reason, figures, error)
+
+    @property
+    def counts(self) -> m.Counts:
+        """What the stages counted; before the end only the prompt."""
+        done = self._lane.done
+        return done.counts if done else m.Counts(prompt_tokens=len(self.request.prompt.prompt_ids))
 
     @property
     def faithful(self) -> bytes:

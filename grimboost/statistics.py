@@ -3,7 +3,6 @@
 Names are those of the command line's `--json`. It measures nothing itself.
 """
 
-import msgspec
 from msgspec import Struct
 
 from grimboost import messages as m
@@ -127,10 +126,18 @@ class Totals(Struct, frozen=True):
     slip_tokens: int = 0
     retracted_bytes: int = 0
 
-    def with_generation(self, ended: Statistics) -> "Totals":
+    def with_generation(self, counts: m.Counts) -> "Totals":
         """One generation more."""
-        mine = msgspec.structs.asdict(self)
-        return Totals(**{name: value + getattr(ended, name, 1) for name, value in mine.items()})
+        return Totals(
+            generations=self.generations + 1,
+            new_tokens=self.new_tokens + counts.new_tokens,
+            target_passes=self.target_passes + counts.target_passes,
+            released_tokens=self.released_tokens + counts.released_tokens,
+            released_bytes=self.released_bytes + counts.released_bytes,
+            audited_tokens=self.audited_tokens + counts.audited_tokens,
+            slip_tokens=self.slip_tokens + len(counts.slips),
+            retracted_bytes=self.retracted_bytes + counts.retracted_bytes,
+        )
 
 
 class EngineStatistics(Struct, frozen=True):

@@ -99,7 +99,7 @@ class CascadeStage:
         data = _bytes(self._released[begun:])
         reveal_to, ended = self._show()
         if self._config.open_end and (ended or not self._rules.allows(len(self._released) + 1, size + 1, -1)):
-            return self._end_open()
+            return self._end_unaudited()
         return [m.Reveal(offset, data, max(reveal_to, self._shown))]
 
     def _joining(self, message: m.Release, offset: int) -> Iterable[m.Span]:
@@ -252,7 +252,7 @@ class CascadeStage:
 
     # ------------------------------------------------------------ endings
 
-    def _end_open(self) -> list[m.Message]:
+    def _end_unaudited(self) -> list[m.Message]:
         """The end is released; nobody waits for its audit."""
         offset = self._rules.length
         taken = self._rules.take([m.PathToken(span.id, span.data) for span in self._released])

@@ -15,7 +15,10 @@ from msgspec import Struct
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("grimboost", "stages", "adapters", "kernels", "tests/stages")
-FILES = ("tests/stage_driver.py", "tests/stage_messages.py", "tests/stage_profile.py")
+FILES = tuple(
+    f"tests/{name}.py"
+    for name in ("client_view", "stage_driver", "stage_messages", "stage_profile", "stage_world")
+)
 CONFIGURATION = "[pytest]\naddopts = --import-mode=importlib\nfilterwarnings = error\n"
 SECONDS = 120
 PARALLEL = 2
@@ -41,7 +44,8 @@ class Run(Struct, frozen=True):
 ALIGNMENT, VERIFIER = "tests/stages/test_alignment.py", "tests/stages/test_verifier.py"
 DRAFTER, CASCADE = "tests/stages/test_drafter.py", "tests/stages/test_cascade.py"
 STOP_RULES, KEYED_RANDOM = "tests/stages/test_stop_rules.py", "tests/stages/test_keyed_random.py"
-GENERATIONS = "tests/stages/test_generation_laws.py"
+GENERATIONS, STREAMING = "tests/stages/test_generation_laws.py", "tests/stages/test_streaming_laws.py"
+GATE = "tests/stages/test_gate.py"
 
 MUTATIONS = (
     Mutation(
@@ -127,6 +131,55 @@ MUTATIONS = (
         "np.array([seed, purpose]",
         "np.array([0, purpose]",
         (KEYED_RANDOM,),
+    ),
+    Mutation(
+        "the cascade shows releases of any epoch",
+        "stages/cascade.py",
+        "return [] if message.epoch != self._epoch else self._release(message)",
+        "return self._release(message)",
+        (STREAMING,),
+    ),
+    Mutation(
+        "choices behind a token that was not fed are used",
+        "stages/audit.py",
+        "or fed is None or fed.id != walk.tokens[-1].id:",
+        "or fed is None:",
+        (STREAMING,),
+    ),
+    Mutation(
+        "shown bytes behind a slip are forgotten",
+        "stages/cascade.py",
+        "released=self._released if stands and not agreed else ()",
+        "released=()",
+        (STREAMING,),
+    ),
+    Mutation(
+        "released bytes alone let a possible stop string be shown",
+        "stages/stop_rules.py",
+        "while reveal_to > sure and (held",
+        "while False and (held",
+        (STREAMING,),
+    ),
+    Mutation(
+        "the cap on unverified bytes is one too high",
+        "stages/gate.py",
+        "end - self._frontier > config.max_unverified_bytes",
+        "end - self._frontier > config.max_unverified_bytes + 1",
+        (STREAMING,),
+    ),
+    Mutation(
+        "spans are released in a doubt interval",
+        "stages/gate.py",
+        "at < self._doubt_until or self._alone",
+        "self._alone",
+        (GATE,),
+    ),
+    Mutation(
+        "what was shown and is void stays on the screen",
+        "stages/revealer.py",
+        "return self._retract(commit.offset + (same if differs else end))",
+        "return self._retract(commit.offset + end)",
+        (STREAMING,),
     ),
 )
 

@@ -23,7 +23,7 @@ def open_log(name: str) -> Log:
 
 
 def events(log: Log) -> list[m.Message]:
-    return [answer for entry in log for answer in entry.answers if isinstance(answer, m.Chunk | m.Done)]
+    return [answer for entry in log for answer in entry.answers if isinstance(answer, m.ClientEvent)]
 
 
 def messages(log: Log, kind: type[m.Message]) -> list[m.Message]:
