@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from bench.overlap import LATEST, share
 from grimboost.spread import Spread
+from grimboost.stages.audit import common_prefix
 from grimboost.statistics import Statistics
 
 STRICT = "strict"
@@ -138,6 +139,7 @@ def cell(name: str, turns: list[Turn]) -> dict[str, float | None]:
         "gap_p50_ms": middle(milli(of(s.gap_seconds, "p50")) for s in figures),
         "gap_p95_ms": middle(milli(of(s.gap_seconds, "p95")) for s in figures),
         "gap_ratio": middle(gap_ratio(a.statistics, b.statistics) for a, b in zip(own, strict, strict=True)),
+        "as_strict": share(sum(common_prefix(a.data, b.data) for a, b in zip(own, strict, strict=True)), shown),
         "bytes_per_chunk": share(shown, sum(answer.chunks for answer in own)),
         "lag_p50_bytes": middle(of(s.audit_lag_bytes, "p50") for s in figures),
         "lag_p95_bytes": middle(of(s.audit_lag_bytes, "p95") for s in figures),

@@ -200,6 +200,8 @@ def test_coverage_slips_and_retractions_are_sums_over_sums() -> None:
     assert figures["slip_share"] == pytest.approx(2 / 32)
     assert figures["retracted_share"] == pytest.approx(5 / 80)
     assert figures["bytes_per_chunk"] == pytest.approx(80 / 4)
+    other = {"way": answer(data=b"abcd"), "strict": answer(data=b"abdd")}
+    assert report.cell("way", [other, {"way": plain, "strict": plain}])["as_strict"] == pytest.approx(4 / 6)
     nothing = report.cell("way", [{"way": plain, "strict": plain}])
     assert nothing["slip_share"] is None
     assert nothing["lag_p50_bytes"] is None
