@@ -35,8 +35,8 @@ more: each place where it chooses otherwise must be a slip that the engine has n
 With --offline-transformers (fp32) transformers' own forward is asked the same.
 
 --curve runs one class over more thresholds, and shows coverage against slips. Prints tables for people and, last,
-one JSON line for machines; with --json only that line. It has more figures: `as_strict` is the share of bytes before
-the first that is not strict's, `disturbed` the largest share of all processors that others took during one answer.
+one JSON line for machines; with --json only that line. It has more figures: `as_strict` is the share of bytes
+before the first that is not strict's, `disturbed` the largest share of all processors that others took meanwhile.
 """
 
 import argparse
