@@ -17,7 +17,7 @@ from grimboost.certificate_store import AuditedSpan, CertificateKey, Certificate
 from grimboost.diagnostics import get_logger
 from grimboost.errors import GrimboostError
 from grimboost.resolution import Clearance
-from grimboost.stages.calibration import Calibration, CalibrationCurve
+from grimboost.stages.calibration import Calibration
 from grimboost.stages.certificate import Certificate, CertificateReport, CertificateState
 
 log = get_logger(__name__)
@@ -31,16 +31,20 @@ class Domain:
     def __init__(self, store: CertificateStore, record: CertificateRecord) -> None:
         self.accounts: list[Account] = []
         self.unkept: list[AuditedSpan] = []
-        self._store = store
+        self._store, self._key = store, record.key
         self._keeping = anyio.Lock()
         self._renew(record)
 
     def observe(self, spans: list[AuditedSpan]) -> None:
         """Evidence of a generation that runs."""
         self.unkept += spans
+        self._apply(spans)
+        self._tell()
+
+    def _apply(self, spans: list[AuditedSpan]) -> None:
         for span in spans:
             self.certificate.observe(span.confidence, span.slip, span.released)
-        self._tell()
+            self.calibration.observe(span.raw, not span.slip, span.confidence)
 
     async def keep(self, end: Evidence | None = None) -> None:
         """Hand everything to the store, and take over what is there then. `end`: how a generation ended."""
@@ -49,7 +53,7 @@ class Domain:
                 spans, self.unkept = self.unkept, []
                 evidence = [Evidence(tuple(spans)), *([end] if end else [])]
                 try:
-                    record = await run_sync(lambda: self._store.update(self.record.key, *evidence))
+                    record = await run_sync(lambda: self._store.update(self._key, *evidence))
                 except (GrimboostError, OSError) as error:
                     log.warning("what was learned about a drafter is not kept", error=str(error))
                     return
@@ -57,11 +61,9 @@ class Domain:
         self._tell()
 
     def _renew(self, record: CertificateRecord) -> None:
-        self.record = record
         self.certificate: Certificate = record.judge()
-        self.curve: CalibrationCurve = Calibration(record.calibration).curve()
-        for span in self.unkept:  # found while the store was busy
-            self.certificate.observe(span.confidence, span.slip, span.released)
+        self.calibration = Calibration(record.calibration)
+        self._apply(self.unkept)  # found while the store was busy
 
     def _tell(self) -> None:
         for account in self.accounts:
@@ -73,12 +75,14 @@ class Account:
 
     def __init__(self, domain: Domain, start_soon: StartSoon) -> None:
         self._domain, self._start_soon = domain, start_soon
-        self._curve = domain.curve
-        self.clearance = Clearance(domain.certificate.threshold, domain.curve)
+        self._curve = domain.calibration.curve()
+        self.clearance = Clearance(domain.certificate.threshold, self._curve)
         self._tell: Callable[[m.Certified], None] = lambda message: None
         self._told = self.clearance.threshold
-        self._released = self._slipped = self._ended = False
+        self._released = self._slipped = False
+        self._end: Evidence | None = None
         self._last: CertificateState | None = None  # when the generation ended
+        self.calibration_error: float | None = None
         self._report: CertificateReport | None = None
 
     def begin(self, tell: Callable[[m.Certified], None]) -> None:
@@ -111,20 +115,19 @@ class Account:
             self._told = threshold
             self._tell(m.Certified(threshold))
 
-    async def end(self, whole: bool) -> None:
-        """The generation is over; `whole`: all that it had shown was audited."""
-        if self._ended:
-            return
-        self._ended = True
+    def end(self, whole: bool) -> None:
+        """The generation is over; `whole`: all that it had shown was audited. `keep` has to follow."""
         if self in self._domain.accounts:
             self._domain.accounts.remove(self)
-        await self._domain.keep(Evidence((), True, whole, self._released, self._slipped))
+        self._end = Evidence((), True, whole, self._released, self._slipped)
+        if self._released:
+            self._domain.certificate.end_generation(self._slipped, whole)
         self._last = self._domain.certificate.state
+        self.calibration_error = self._domain.calibration.error()
 
-    @property
-    def calibration_error(self) -> float:
-        """Expected calibration error of what the drafter's confidences are read as."""
-        return Calibration(self._domain.record.calibration).error()
+    async def keep(self) -> None:
+        """Hand what was found to the store."""
+        await self._domain.keep(self._end)
 
     @property
     def report(self) -> CertificateReport:

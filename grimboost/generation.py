@@ -131,13 +131,16 @@ class Generation:
         finally:
             self._end()
 
-    async def keep_evidence(self) -> None:
-        """Behind `run`. An audit that was cut short counts as far as it came, never as agreement with the rest."""
+    def _end_account(self) -> None:
+        """An audit that was cut short counts as far as it came, never as agreement with the rest."""
         if self._account is not None:
             counts = self._lane.done.counts if self._lane.done else None
-            whole = counts is not None and counts.audited_tokens >= counts.kept_tokens
-            with anyio.CancelScope(shield=True):
-                await self._account.end(whole)
+            self._account.end(counts is not None and counts.audited_tokens >= counts.kept_tokens)
+
+    async def keep_evidence(self) -> None:
+        """Behind `run`: what was learned about the drafter goes to the store."""
+        if self._account is not None:
+            await self._account.keep()
 
     def _end(self) -> None:
         for lease in self._leases.values():
@@ -145,6 +148,7 @@ class Generation:
         # whatever happened, the worker closes the slot, after the pass that may still be running
         self._target.submit(Job(self._leases[TARGET_WORKER], m.ReleaseRequested(0), always=True))
         self._client.close()
+        self._end_account()
         if self._writer is not None:
             self._writer.close()
         self._actors.clear()  # whoever keeps the handle keeps neither the stages

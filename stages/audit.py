@@ -90,6 +90,7 @@ class _Walk:
         covered = self._covered(own)
         if covered is not None and allowed(place, own):
             self.tokens.append(own)
+            self._spelled(len(own.data))
             self._at += len(own.data)
             self._next = covered
             self._fits = False
@@ -104,6 +105,14 @@ class _Walk:
         self._judged.append(judged)
         self._at += len(span.data)
         self._next += 1
+
+    def _spelled(self, size: int) -> None:
+        """The target's own token spells so many bytes: the shown spans in them are right."""
+        at = self._at
+        for span in self._released[self._next :]:
+            at += len(span.data)
+            if at <= min(self._at + size, self._shown):
+                self._judged.append(JudgedSpan(span.confidence, True, False))
 
     def _unshown(self, own: PathToken, fed: Span | None) -> bool:
         """Beyond what was shown the target's choice counts, as in strict mode."""

@@ -50,7 +50,6 @@ class CascadeStage:
         self._trust = TrustMachine(config.trust)
         self._released: tuple[m.Span, ...] = ()  # from the committed frontier on
         self._shown = 0  # output offset up to which bytes may have been shown
-        self._counted = 0  # output offset up to which released spans were counted
 
     @property
     def done(self) -> bool:
@@ -116,16 +115,8 @@ class CascadeStage:
         before = max(self._shown, self._rules.length)
         reveal_to, ended = self._rules.preview(_bytes(self._released))
         self._shown = max(self._shown, reveal_to)
-        at, tokens = self._rules.length, 0
-        for span in self._released:
-            at += len(span.data)
-            if self._counted < at <= self._shown:
-                self._counted, tokens = at, tokens + 1
-        self._counts = replace(
-            self._counts,
-            released_tokens=self._counts.released_tokens + tokens,
-            released_bytes=self._counts.released_bytes + max(0, self._shown - before),
-        )
+        released = self._counts.released_bytes + max(0, self._shown - before)
+        self._counts = replace(self._counts, released_bytes=released)
         return reveal_to, ended
 
     # ------------------------------------------------------------ verdicts
@@ -210,7 +201,7 @@ class CascadeStage:
         retracted = 0
         if audit.void is not None and self._shown > offset + audit.void:
             retracted = self._shown - offset - audit.void
-            self._shown = self._counted = offset + audit.void
+            self._shown = offset + audit.void
         self._counts = replace(
             self._counts,
             slips=(*self._counts.slips, *slips),
@@ -225,11 +216,9 @@ class CascadeStage:
         accepted_bytes = (
             verdict.accepted_bytes if whole else sum(len(token.data) for token in verdict.tokens[:accepted])
         )
-        right, at = 0, offset
-        for token in taken.tokens:
-            at += len(token.data)
-            shown = bool(token.data) and at <= self._shown
-            right += shown and (audit.void is None or at <= offset + audit.void)
+        kept_to = self._shown if audit.void is None else min(self._shown, offset + audit.void)
+        right = _whole_before(kept_to, offset, taken.tokens)
+        void = _whole_before(self._shown, offset, self._released) - _whole_before(kept_to, offset, self._released)
         audited = right if self._config.shown_stands else right + len(audit.wrong)
         trust = self._trust.state
         self._counts = replace(
@@ -244,6 +233,7 @@ class CascadeStage:
             mismatches=c.mismatches + (verdict.outcome is m.Outcome.MISMATCH),
             realignments=c.realignments + (verdict.outcome is m.Outcome.REALIGNED),
             ties_rechecked=c.ties_rechecked + verdict.ties,
+            released_tokens=c.released_tokens + right + void,
             kept_tokens=c.kept_tokens + right,
             audited_tokens=c.audited_tokens + audited,
             doubt_tokens=c.doubt_tokens + kept * (trust in {Trust.DOUBT, Trust.REPAIR}),
@@ -256,7 +246,7 @@ class CascadeStage:
         """The end is released; nobody waits for its audit."""
         offset = self._rules.length
         taken = self._rules.take([m.PathToken(span.id, span.data) for span in self._released])
-        self._counts = replace(self._counts, kept_tokens=self._counts.kept_tokens + len(taken.tokens))
+        self._count_unchecked(len(taken.tokens))
         return self._finish(taken.finish or m.FinishReason.LENGTH, taken.data, offset)
 
     def _break_off(self, reason: m.FinishReason, error: str | None = None) -> list[m.Message]:
@@ -264,9 +254,13 @@ class CascadeStage:
         offset, data = self._rules.length, b""
         if self._config.shown_stands and self._shown > offset:
             data = _bytes(self._released)[: self._shown - offset]
-            kept = self._rules.take(self._shown_tokens()).tokens
-            self._counts = replace(self._counts, kept_tokens=self._counts.kept_tokens + len(kept))
+            self._count_unchecked(len(self._rules.take(self._shown_tokens()).tokens))
         return self._finish(reason, data, offset, error)
+
+    def _count_unchecked(self, tokens: int) -> None:
+        """These were shown, stand, and will never be checked."""
+        c = self._counts
+        self._counts = replace(c, released_tokens=c.released_tokens + tokens, kept_tokens=c.kept_tokens + tokens)
 
     def _shown_tokens(self) -> tuple[m.PathToken, ...]:
         """Released spans of which everything was shown, as tokens."""
@@ -306,6 +300,15 @@ class CascadeStage:
 
 def _bytes(spans: Iterable[m.Span]) -> bytes:
     return b"".join(span.data for span in spans)
+
+
+def _whole_before(offset: int, begin: int, pieces: Iterable[m.Span | m.PathToken]) -> int:
+    """Of pieces from offset `begin` on, how many have bytes and end at `offset` or before it."""
+    count, at = 0, begin
+    for piece in pieces:
+        at += len(piece.data)
+        count += bool(piece.data) and at <= offset
+    return count
 
 
 def _size(spans: Iterable[m.Span]) -> int:

@@ -145,10 +145,7 @@ class VerifierStage:
         return self._draft_or_pass()
 
     def _draft_or_pass(self) -> list[m.Message]:
-        at_hand = self._config.streaming and bool(
-            self._waiting
-        )  # the drafter runs on; more will join the next pass
-        waiting_pays = not (self._answered or self._drafter_late or self._off or at_hand)
+        waiting_pays = not (self._answered or self._drafter_late or self._off)
         if self._drafter_alive and waiting_pays:
             self._state = State.DRAFTING
             return []
@@ -248,6 +245,7 @@ class VerifierStage:
 
     def _committed(self, message: m.Committed) -> list[m.Message]:
         self._path.extend(token.id for token in message.tokens)
+        self._clean = min(self._clean, len(self._path) - 1)  # an audit may commit less than was fed
         self._frontier = self._waiting.reached = message.frontier
         if message.released:
             self._waiting.stand(message.released)

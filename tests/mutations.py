@@ -45,7 +45,7 @@ ALIGNMENT, VERIFIER = "tests/stages/test_alignment.py", "tests/stages/test_verif
 DRAFTER, CASCADE = "tests/stages/test_drafter.py", "tests/stages/test_cascade.py"
 STOP_RULES, KEYED_RANDOM = "tests/stages/test_stop_rules.py", "tests/stages/test_keyed_random.py"
 GENERATIONS, STREAMING = "tests/stages/test_generation_laws.py", "tests/stages/test_streaming_laws.py"
-GATE = "tests/stages/test_gate.py"
+AUDIT, GATE = "tests/stages/test_audit.py", "tests/stages/test_gate.py"
 
 MUTATIONS = (
     Mutation(
@@ -144,14 +144,14 @@ MUTATIONS = (
         "stages/audit.py",
         "or fed is None or fed.id != walk.tokens[-1].id:",
         "or fed is None:",
-        (STREAMING,),
+        (AUDIT,),
     ),
     Mutation(
         "shown bytes behind a slip are forgotten",
         "stages/cascade.py",
         "released=self._released if stands and not agreed else ()",
         "released=()",
-        (STREAMING,),
+        (CASCADE,),
     ),
     Mutation(
         "released bytes alone let a possible stop string be shown",

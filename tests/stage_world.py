@@ -10,6 +10,8 @@ import zlib
 from hypothesis import strategies as st
 
 from grimboost.adapters.scripted_target import ScriptedTarget
+from grimboost.adapters.slots import SlotTable
+from grimboost.adapters.target import Chosen, TargetFacts
 from grimboost.adapters.vocabulary import Vocabulary
 from grimboost.stages.configuration import CascadeConfig, CostCurve, DrafterConfig, StageConfigs, VerifierConfig
 
@@ -49,6 +51,59 @@ class SpiedTarget(ScriptedTarget):
     def close(self, slot):
         self.closed.append(list(self._slots[slot].tokens))
         super().close(slot)
+
+
+class ShakyTarget:
+    """Near-ties turn in a pass over several rows, and wherever such a pass left its traces in the cache.
+
+    Plain decoding is: the prompt, however fed, then one row at a time.
+    """
+
+    BOUND = 0.5
+
+    def __init__(self, next_token, limit=64):
+        self.vocabulary = VOCABULARY
+        self.facts = TargetFacts("shaky", "scripted", limit, False, self.BOUND)
+        self.next_token = next_token
+        self.slots = SlotTable(limit)
+        self.flipped = 0
+
+    @property
+    def open_slots(self):
+        return len(self.slots)
+
+    def open(self, rule):
+        return self.slots.add(rule, [])
+
+    def length(self, slot):
+        return len(self.slots[slot].tokens)
+
+    def rollback(self, slot, length):
+        self.slots.cut(slot, length)
+        del self.slots[slot].cache[length:]
+
+    def close(self, slot):
+        self.slots.remove(slot)
+
+    def step(self, batch):
+        self.slots.check(batch)
+        return [self._feed(rows) for rows in batch]
+
+    def _feed(self, rows):
+        entry = self.slots[rows.slot]
+        entry.tokens.extend(rows.tokens)
+        entry.cache.extend([rows.choose > 1] * len(rows.tokens))
+        count = len(entry.tokens)
+        return [self._choose(entry, count - rows.choose + 1 + row) for row in range(rows.choose)]
+
+    def _choose(self, entry, end):
+        prefix = entry.tokens[:end]
+        right = self.next_token(prefix)
+        if zlib.crc32(bytes([77, *prefix])) % 3:
+            return Chosen(right, 5.0)
+        traces = any(entry.cache[:end])
+        self.flipped += traces
+        return Chosen(right % (len(VOCABULARY) - 3) + 2 if traces else right, 0.1)
 
 
 def truth(next_token, length=120):

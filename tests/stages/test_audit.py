@@ -47,6 +47,12 @@ def test_choices_behind_a_token_that_was_not_fed_are_not_used():
     assert ids(audit.left) == [2]
 
 
+def test_choices_behind_another_token_than_was_shown_are_not_used():
+    """The pass was fed what the verifier had; what was shown in that place came too late for it."""
+    audit = standing([1, 6], 2, [1, 2], [1, 6, 4])
+    assert (ids(audit.tokens), audit.wrong) == ([1, 6], ())
+
+
 def test_other_borders_of_the_shown_bytes_are_the_targets_where_what_is_left_can_follow():
     audit = standing([1, 2, 4], 4, [1, 2, 4], [3, 2, 4, 6])
     assert (ids(audit.tokens), audit.wrong, ids(audit.left), audit.fits) == ([3], (), [4], False)

@@ -3,12 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from stage_driver import cut_slowly
 from stage_messages import any_message, path_tokens, receive, tuples
 
 from grimboost import messages as m
 from grimboost.stages.cascade import CascadeStage, State
-from grimboost.stages.configuration import CascadeConfig
+from grimboost.stages.configuration import CascadeConfig, TrustConfig
 
 PROMPT = (3, 4, 5)
 configs = st.builds(
@@ -139,3 +140,125 @@ def test_counts_of_accepted_drafts_stop_at_the_cut():
     counts = stage.receive(verdict(tokens, ties=2))[-1].counts
     assert (counts.accepted_tokens, counts.accepted_bytes, counts.drafted_tokens) == (2, 3, 3)
     assert (counts.blocks, counts.target_passes, counts.target_rows, counts.ties_rechecked) == (1, 1, 4, 2)
+
+
+# ---------------------------------------------------------------- streaming mode
+
+
+STANDS = CascadeConfig(context_limit=1000, streaming=True, shown_stands=True)
+REVISABLE = CascadeConfig(context_limit=1000, streaming=True)
+
+
+def spans(*texts):
+    return tuple(m.Span(ord(text[:1]), text, 0.9) for text in texts)
+
+
+def release(offset, *texts, epoch=0):
+    return m.Release(epoch, offset, spans(*texts))
+
+
+def audit(candidate, choices, epoch=0, outcome=m.Outcome.AGREED, tokens=None):
+    """A verdict of streaming mode: `candidate` was fed (all but the last place), `choices` came back."""
+    chosen = [m.PathToken(ord(text[:1]) if text else 0, text) for text in choices]
+    fields = {"candidate": spans(*candidate), "choices": tuple(chosen)}
+    return verdict(tokens or chosen, epoch, outcome, **fields)
+
+
+def of_kind(kind, answers):
+    return [answer for answer in answers if isinstance(answer, kind)]
+
+
+def test_a_release_is_shown_and_one_of_another_epoch_or_place_is_not():
+    stage = cascade(config=STANDS)
+    assert stage.receive(release(0, b"a", b"b", epoch=1)) == []
+    assert stage.receive(release(1, b"b")) == []
+    assert stage.receive(release(0, b"a", b"b")) == [m.Reveal(0, b"ab", 2)]
+    assert stage.receive(release(2, b"c")) == [m.Reveal(2, b"c", 3)]
+    assert stage.receive(release(1, b"b", b"c", b"d")) == [m.Reveal(3, b"d", 4)]  # of that, d is new
+
+
+def test_shown_tokens_that_the_target_chose_are_counted_as_audited():
+    stage = cascade(config=STANDS)
+    stage.receive(release(0, b"a", b"b"))
+    answers = stage.receive(audit([b"a", b"b"], [b"a", b"b", b"c"]))
+    [committed] = of_kind(m.Committed, answers)
+    [commit] = of_kind(m.Commit, answers)
+    assert (committed.frontier, committed.epoch, committed.slips) == (3, 0, ())
+    assert (commit.data, commit.standing, commit.slips) == (b"abc", 0, ())
+    *_, last = stage.receive(m.CancelRequested())
+    assert (last.counts.released_tokens, last.counts.audited_tokens, last.counts.kept_tokens) == (2, 2, 2)
+
+
+def test_a_slip_is_committed_as_shown_and_what_was_shown_behind_it_is_said_to_stand():
+    stage = cascade(config=STANDS)
+    stage.receive(release(0, b"a", b"x", b"c", b"d"))
+    answers = stage.receive(audit([b"a", b"x"], [b"a", b"b", b"c"], outcome=m.Outcome.MISMATCH))
+    [invalidated], [committed] = of_kind(m.Invalidated, answers), of_kind(m.Committed, answers)
+    [commit], [audited] = of_kind(m.Commit, answers), of_kind(m.Audited, answers)
+    assert (invalidated.epoch, invalidated.keep) == (1, False)
+    assert (committed.epoch, committed.frontier, committed.slips) == (1, 3, (1,))
+    assert (committed.standing, committed.released) == (1, spans(b"d"))
+    assert committed.doubt_until == 4 + STANDS.trust.doubt_bytes
+    assert (commit.data, commit.standing) == (b"axc", 1)
+    assert commit.slips == (m.Slip(1, 1, b"x", b"b", 0.9),)
+    assert [(one.released, one.slip) for one in audited.spans] == [(True, False), (True, True), (True, False)]
+
+
+def test_a_slip_is_taken_back_where_the_client_can():
+    stage = cascade(config=REVISABLE)
+    stage.receive(release(0, b"a", b"x", b"c"))
+    tokens = [m.PathToken(ord("a"), b"a"), m.PathToken(ord("b"), b"b")]
+    answers = stage.receive(audit([b"a", b"x"], [b"a", b"b", b"c"], outcome=m.Outcome.MISMATCH, tokens=tokens))
+    [committed], [commit] = of_kind(m.Committed, answers), of_kind(m.Commit, answers)
+    assert (committed.frontier, committed.standing, committed.released) == (2, 0, ())
+    assert (commit.data, commit.reveal_to, commit.standing) == (b"ab", 2, 0)
+    *_, last = stage.receive(m.CancelRequested())
+    assert (last.counts.retracted_bytes, len(last.counts.slips)) == (2, 1)
+
+
+def test_a_mismatch_behind_what_was_shown_opens_no_doubt():
+    stage = cascade(config=STANDS)
+    stage.receive(release(0, b"a"))
+    [committed] = of_kind(
+        m.Committed, stage.receive(audit([b"a", b"x"], [b"a", b"b"], outcome=m.Outcome.MISMATCH))
+    )
+    assert (committed.epoch, committed.doubt_until, committed.slips) == (1, 0, ())
+
+
+def test_repairs_that_fail_end_in_a_takeover_which_the_drafter_is_told():
+    stage = cascade(config=replace(STANDS, trust=TrustConfig(doubt_bytes=9, max_repairs=0, takeover_tokens=2)))
+    stage.receive(release(0, b"x"))
+    stage.receive(audit([b"x"], [b"a", b"b"], outcome=m.Outcome.MISMATCH))
+    answers = stage.receive(audit([b"y"], [b"c"], epoch=1, outcome=m.Outcome.MISMATCH))
+    assert of_kind(m.Committed, answers)[0].alone == 2
+    answers = stage.receive(audit([], [b"d"], epoch=2))
+    assert of_kind(m.Committed, answers)[0].alone == 1
+    *_, last = stage.receive(m.CancelRequested())
+    assert (last.counts.takeovers, last.counts.takeover_tokens, last.counts.doubt_tokens) == (1, 1, 1)
+
+
+def test_no_release_exceeds_a_budget():
+    stage = cascade(config=replace(STANDS, max_new_tokens=2))
+    assert stage.receive(release(0, b"a", b"b", b"c")) == [m.Reveal(0, b"ab", 2)]
+    stage = cascade(config=replace(STANDS, max_new_bytes=3))
+    assert stage.receive(release(0, b"ab", b"cd", b"e")) == [m.Reveal(0, b"ab", 2)]
+
+
+def test_a_release_of_the_beginning_of_a_stop_string_is_held_back():
+    stage = cascade(config=replace(STANDS, stop=(b"bcd",)))
+    assert stage.receive(release(0, b"a", b"b")) == [m.Reveal(0, b"ab", 1)]
+    assert stage.receive(release(2, b"x")) == [m.Reveal(2, b"x", 3)]
+
+
+def test_an_open_end_finishes_with_the_release_that_reaches_it():
+    stage = cascade(config=replace(STANDS, max_new_tokens=2, open_end=True))
+    finished, last = stage.receive(release(0, b"a", b"b"))
+    assert (finished.reason, last.data, last.ids) == (m.FinishReason.LENGTH, b"ab", (ord("a"), ord("b")))
+    assert (last.counts.kept_tokens, last.counts.audited_tokens) == (2, 0)
+
+
+@given(st.booleans(), st.lists(any_message, max_size=6))
+def test_streaming_any_messages_give_messages_or_a_stage_error(stands, messages):
+    stage = cascade(config=STANDS if stands else REVISABLE)
+    for message in messages:
+        receive(stage, message)

@@ -5,6 +5,7 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from stage_messages import any_message, receive
 
 from grimboost import messages as m
@@ -372,3 +373,27 @@ def test_whatever_is_drafted_the_path_is_that_of_plain_decoding(curve, salt, row
     while len(plain) < len(world.path):
         plain.append(world.next_id(plain))
     assert world.path == plain
+
+
+# ---------------------------------------------------------------- streaming mode
+
+
+STREAMING = replace(CONFIG, streaming=True, shown_stands=True, draft_milliseconds=0.0)
+
+
+def test_streaming_a_verdict_brings_all_choices_and_what_was_drafted_in_their_places():
+    stage, request = passing(ids=(0, 1, 2), config=replace(STREAMING, max_rows=3))
+    assert len(request.tokens) == 3  # the last of the path and two spans
+    [verdict] = stage.receive(returned(request, (0, 3, 1)))
+    assert [one.id for one in verdict.choices] == [0, 3, 1]
+    assert [one.id for one in verdict.candidate] == [0, 1, 2]
+    assert [one.id for one in verdict.tokens] == [0, 3]
+
+
+def test_streaming_goes_on_with_what_stands_in_a_new_epoch():
+    stage, request = passing(ids=(0, 1, 2), config=STREAMING)
+    stage.receive(returned(request, (3, 1, 2, 0)[: request.choose]))
+    stage.receive(m.Invalidated(1))
+    stage.receive(m.Committed(1, 1, (m.PathToken(0, b"x"),), 9, standing=2, released=(span(1), span(2))))
+    [planned] = stage.receive(spans((), offset=4, epoch=1, frontier=1))
+    assert planned.tokens == (0, 1, 2)
