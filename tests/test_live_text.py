@@ -10,10 +10,12 @@ from itertools import product
 from typing import Any, Literal, NamedTuple
 from unicodedata import category
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from grimboost import live_text
 from grimboost.live_text import LiveText
 
 # ---------------------------------------------------------------- a terminal
@@ -113,7 +115,11 @@ class Screen:
         last = next((i for i in reversed(range(len(before))) if before[i] is not None), None)
         joined = last is not None and self._width(char, (before[last] or ("", ""))[0]) == 0
         if joined and last is not None:
-            line.columns[last] = ((before[last] or ("", ""))[0] + char, style)
+            whole = (before[last] or ("", ""))[0] + char
+            line.columns[last] = (whole, style)
+            if whole == "❤\ufe0f" and self.opinion == "joined" and not self.full:
+                line.put(last, 2, whole, style)
+                self.full, self.column = last + 2 == self.width, min(last + 2, self.width - 1)
             return
         width = self._width(char, "")
         if self.full or self.column + width > self.width:
@@ -125,9 +131,8 @@ class Screen:
         self.column = min(self.column + width, self.width - 1)
 
     def _width(self, char: str, before: str) -> int:
-        if char in NOTHING or (
-            self.opinion == "joined" and (before.endswith("\u200d") or (before and char == "🏽"))
-        ):
+        joins = (char in "🙂👩❤" and before.endswith("\u200d")) or (char == "🏽" and before)
+        if char in NOTHING or (joins and self.opinion == "joined"):
             return 0
         if char == "ा":
             return int(self.opinion == "plain")
@@ -259,16 +264,19 @@ def place(rows: list[list[Drawn]], char: str, start: int, end: int, width: int) 
     rows[-1].append(Drawn(char, size, start, end))
 
 
+def live_on(screen: Screen, color: bool = True) -> LiveText:
+    """Live text below something that is already there."""
+    screen.write(b"$ a\r\n$ b\r\n")
+    return LiveText(screen.write, lambda: screen.width, lambda: screen.height, color, screen.reflows)
+
+
 class Session:
     """Live text on a terminal that already shows something, beside a record of what should be seen."""
 
     def __init__(self, screen: Screen, color: bool = True, sure: bool = True) -> None:
         """Not `sure`: rows may be ended by breaks of their own, and those above one be forgotten."""
         self.screen, self.color, self.sure = screen, color, sure
-        screen.write(b"$ a\r\n$ b\r\n")
-        self.live = LiveText(
-            screen.write, lambda: screen.width, lambda: screen.height, color=color, reflows=screen.reflows
-        )
+        self.live = live_on(screen, color)
         self.text, self.final, self.slips = b"", 0, list[tuple[int, int]]()
         self.closed = False
         self.width = screen.width
@@ -435,3 +443,251 @@ def test_any_bytes_are_harmless_and_cutting_them_differently_changes_nothing(par
             live.add(data, final=False)
         live.close()
     assert screens[0].shown()[-29:] == screens[1].shown()[-29:]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    steps(PICTURES, st.integers(4, 12)),
+    st.sampled_from(["plain", "joined", "narrow"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_new_width_costs_nothing_that_stands(script, opinion, reflows, color):
+    """Where widths are in doubt a row may stand twice after the window's width has changed; none is lost."""
+    screen = Screen(9, 60, reflows, opinion)
+    live, text, final = live_on(screen, color), b"", 0
+    for name, *values in script:
+        match name:
+            case "resize":
+                screen.resize(values[0], 60)
+                live.settle(final)
+            case "add":
+                live.add(*values)
+                text += values[0]
+                final = len(text) if values[1] else final
+            case "retract":
+                text = text[: final + values[0]]
+                live.retract(len(text))
+            case _:
+                final = min(len(text), final + values[0])
+                live.settle(final)
+    live.close()
+    seen = iter("".join(screen.shown()))
+    drawn = [cell.text for row in by_the_book(text, 0, 10**6, last=True) for cell in row]
+    lost = [char for char in "".join(drawn) if char != " " and char not in seen]
+    assert screen.shown()[:2] == ["$ a", "$ b"]
+    assert not (lost and reflows), "a terminal that does not wrap anew cuts lines off itself"
+
+
+# ---------------------------------------------------------------- cases
+
+
+def written(screen: Screen) -> list[bytes]:
+    """What was written since the last time."""
+    found, screen.written = screen.written, []
+    return found
+
+
+@pytest.mark.parametrize(
+    ("data", "rows"),
+    [
+        (b"", [""]),
+        (b"abcd", ["abcd"]),
+        (b"abcd\n", ["abcd", ""]),
+        (b"abcd\ne", ["abcd", "e"]),
+        (b"abcdefgh\n\ni", ["abcd", "efgh", "", "i"]),
+        ("ab字cd".encode(), ["ab字", "cd"]),
+        ("abc字".encode(), ["abc", "字"]),
+        (b"a\tb", ["a   ", "b"]),
+        (b"abcd\te", ["abcd", "    ", "e"]),
+        (b"a\r\nb\rc\r", ["a", "b␍c"]),
+        (b"\x1b[2J\x9b\x7f\x00", ["␛[2J", "\ufffd␡␀"]),
+        ("\x85\u2028".encode(), ["\ufffd\ufffd"]),
+        (b"\xff\xc3(\xe6\xbc", ["\ufffd\ufffd("]),
+        ("e\u0301\n\u0301".encode(), ["e\u0301", CARRIER + "\u0301"]),
+        ("a\u200b\n\u200b".encode(), ["a\u200b", ""]),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 100])
+def test_rows(data, rows, size):
+    screen = Screen(4, 9)
+    live = LiveText(screen.write, lambda: 4, lambda: 9)
+    for at in range(0, len(data), size):
+        live.add(data[at : at + size], final=True)
+    assert screen.shown() == rows
+
+
+@pytest.mark.parametrize(("data", "drawn"), [(b"a\r", "a␍"), (b"a\xe6\xbc", "a\ufffd\ufffd")])
+def test_what_waits_for_more_bytes_is_drawn_at_the_end(data, drawn):
+    screen = Screen(9, 9)
+    live = LiveText(screen.write, lambda: 9, lambda: 9)
+    live.add(data, final=True)
+    assert screen.shown() == ["a"]
+    live.close()
+    assert screen.shown() == [drawn]
+    assert screen.written[-1].endswith(b"\x1b[0m")
+    live.close()
+    assert len(screen.written) == 2, "closed once"
+
+
+def test_appended_text_is_all_that_is_written():
+    screen = Screen(9, 9)
+    live = LiveText(screen.write, lambda: 9, lambda: 9)
+    live.add(b"one ", final=True)
+    live.add(b"two", final=False)
+    live.add(b" three", final=False)
+    assert written(screen) == [b"one ", b"\x1b[0;2mtwo\x1b[0m", b"\x1b[0;2m three\x1b[0m"]
+    live.settle(0)
+    live.settle(4)
+    live.retract(13)
+    assert written(screen) == [], "nothing has changed"
+
+
+def test_only_rows_that_change_are_written_and_nothing_is_cleared_for_a_style():
+    screen = Screen(4, 9)
+    live = LiveText(screen.write, lambda: 4, lambda: 9)
+    live.add(b"abcdefghij", final=False)
+    live.settle(4)
+    live.settle(8)
+    assert written(screen)[1:] == [b"\x1b[2A\rabcd\x1b[0;2mefghij\x1b[0m", b"\x1b[1A\refgh\x1b[0;2mij\x1b[0m"]
+    live.slip(8, 1)
+    live.retract(9)
+    assert written(screen) == [
+        b"\r\x1b[0;4;31mi\x1b[0;2mj\x1b[0m",
+        b"\r\x1b[J\x1b[0;4;31mi\x1b[0m",
+    ]
+
+
+def test_lines_that_are_final_are_not_touched_by_a_new_width():
+    screen = Screen(9, 9)
+    live = LiveText(screen.write, lambda: screen.width, lambda: 9)
+    live.add(b"one\ntwo\n", final=True)
+    live.add(b"three", final=False)
+    screen.resize(4, 9)
+    written(screen)
+    live.add(b" four", final=False)
+    assert written(screen) == [b"\x1b[1A\r\x1b[J\x1b[0;2mthree four\x1b[0m"]
+    assert screen.shown() == ["one", "two", "thre", "e fo", "ur"]
+
+
+def test_without_color_there_are_no_styles_and_text_is_still_retracted():
+    screen = Screen(9, 9)
+    live = LiveText(screen.write, lambda: 9, lambda: 9, color=False)
+    live.add(b"one two", final=False)
+    live.slip(0, 3)
+    live.settle(3)
+    live.retract(4)
+    live.close()
+    assert screen.written == [b"one two", b"\r\x1b[Jone "]
+
+
+def test_a_slip_may_be_known_before_it_is_shown_and_goes_with_what_is_retracted():
+    screen = Screen(9, 9)
+    live = LiveText(screen.write, lambda: 9, lambda: 9)
+    live.slip(1, 2)
+    live.add(b"abcd", final=False)
+    styles = [style for _, style in screen.lines[0].cells()]
+    assert styles == ["2", "31;4", "31;4", "2"]
+    live.retract(2)
+    live.add(b"xyz", final=True)
+    assert screen.lines[0].cells() == [("a", ""), ("b", "31;4"), ("x", ""), ("y", ""), ("z", "")]
+
+
+def test_text_that_is_final_cannot_be_retracted():
+    screen = Screen(9, 9)
+    live = LiveText(screen.write, lambda: 9, lambda: 9)
+    live.add(b"abcd", final=False)
+    live.settle(2)
+    with pytest.raises(ValueError, match="before byte 2 is final"):
+        live.retract(1)
+    assert screen.shown() == ["abcd"]
+
+
+def test_rows_that_have_scrolled_off_stay_as_they_are():
+    screen = Screen(4, 4)
+    live = LiveText(screen.write, lambda: 4, lambda: 4)
+    live.add(b"aaaabbbbccccddddeeee", final=False)
+    live.settle(20)
+    assert [line.cells()[0][1] for line in screen.lines] == ["2", "2", "", "", ""]
+
+
+def test_where_the_beginning_of_what_is_retracted_has_scrolled_off_the_rest_is_drawn_once_more():
+    screen = Screen(4, 4)
+    live = LiveText(screen.write, lambda: 4, lambda: 4)
+    live.add(b"aaaabbbbccccddddeeee", final=False)
+    live.retract(6)
+    live.add(b"xx", final=True)
+    assert screen.shown() == ["aaaa", "bbbb", "aaaa", "bbxx"]
+
+
+def test_copied_text_has_its_own_line_breaks_only():
+    screen = Screen(5, 9)
+    live = LiveText(screen.write, lambda: 5, lambda: 9)
+    text = "one two 字字字 three\nfour\n"
+    for at, byte in enumerate(text.encode()):
+        live.add(bytes([byte]), final=False)
+        live.settle(at - 6)
+    assert screen.copied() == text
+
+
+def test_a_line_without_end_is_broken_now_and_then(monkeypatch):
+    monkeypatch.setattr(live_text, "LONGEST_LINE", 8)
+    screen = Screen(4, 9)
+    live = LiveText(screen.write, lambda: screen.width, lambda: 9)
+    for _ in range(20):
+        live.add(b"x", final=True)
+    assert screen.copied() == "x" * 8 + "\n" + "x" * 8 + "\n" + "x" * 4
+    screen.resize(5, 9)
+    written(screen)
+    live.add(b"x", final=True)
+    assert written(screen) == [b"\r\x1b[Jxxxxx"], "only the last piece is still known"
+
+
+def test_combining_marks_without_end_are_many_cells():
+    screen = Screen(9, 9)
+    live = LiveText(screen.write, lambda: 9, lambda: 9)
+    live.add("\u0301".encode() * 64, final=True)
+    assert [len(text) for text, _ in screen.lines[0].cells()] == [16, 16, 16, 16, 5]
+    assert screen.shown()[0].count("\u0301") == 64
+
+
+@pytest.mark.parametrize(("width", "height"), [(0, 0), (1, 1)])
+def test_a_size_that_is_none(width, height):
+    screen = Screen(width or 80, height or 24)
+    live = LiveText(screen.write, lambda: width, lambda: height)
+    live.add("a字b".encode(), final=False)
+    live.settle(5)
+    live.retract(5)
+    live.close()
+    assert "".join(screen.shown()) == ("a字b" if width == 0 else "a\ufffdb")
+
+
+# ---------------------------------------------------------------- the terminal itself
+
+
+def test_the_terminal_waits_behind_a_full_row_and_scrolls():
+    screen = Screen(3, 2)
+    screen.write(b"abc")
+    assert (screen.row, screen.column, screen.full) == (0, 2, True)
+    screen.write(b"\r\ndef")
+    screen.write(b"g")
+    assert (screen.shown(), screen.copied(), screen.top) == (["abc", "def", "g"], "abc\ndefg", 1)
+    screen.write(b"\x1b[9A\r\x1b[0;2mx\x1b[0m")
+    assert (screen.shown(), screen.lines[1].cells()[0]) == (["abc", "xef", "g"], ("x", "2"))
+    screen.write(b"\r\x1b[J")
+    assert screen.shown() == ["abc", ""]
+
+
+def test_the_terminal_refuses_to_be_steered():
+    for data in (b"\x07", b"\x1b", b"\xc2\x9b", b"\t", b"\x1b[2K", b"abc\x1b[J"):
+        with pytest.raises(AssertionError):
+            Screen(3, 2).write(data)
+
+
+def test_the_terminal_moves_rows_with_its_width_or_cuts_them():
+    screens = [Screen(4, 9, reflows) for reflows in (True, False)]
+    for screen in screens:
+        screen.write("ab字de\r\nf".encode())
+        screen.resize(3, 9)
+    assert screens[0].shown() == ["ab", "字d", "e", "f"]
+    assert [screens[1].lines[0].columns[2:], screens[1].lines[1].text] == [[("字", "")], "de"]
