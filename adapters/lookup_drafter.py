@@ -90,13 +90,18 @@ class MatchConfidence:
 
 
 class _Candidate(Struct):
-    """A place to copy from: what stands before offset `start` of `text` matches by `length` bytes."""
+    """A place to copy from: what stands before offset `start` of `text` matches by `length` bytes.
+
+    `before`: bytes that stand between the end of the session's text and what is copied. They were shown, whatever
+    the target says of them; the match is one of the text with them, and `length` is counted from their begin.
+    """
 
     confidence: MatchConfidence
     length: int
     text: bytes | bytearray
     start: int
     stored: Text | None = None  # else it is the session's own text, which grows
+    before: bytes = b""
 
     @property
     def promise(self) -> tuple[float, int]:
@@ -104,10 +109,18 @@ class _Candidate(Struct):
 
     def copy(self, limit: int) -> bytes:
         """Bytes of the text from `start` on; a match in the own text that overlaps its continuation repeats it."""
+        limit = max(0, limit - len(self.before))
         data = bytes(self.text[self.start : self.start + limit])
-        if self.stored or not data or len(data) == limit:
-            return data
-        return (data * -(-limit // len(data)))[:limit]
+        if not self.stored and data and len(data) < limit:
+            data = (data * -(-limit // len(data)))[:limit]
+        return self.before + data
+
+    def advance(self, size: int) -> None:
+        """So many bytes of `copy` have become the session's text."""
+        copied = max(0, size - len(self.before))
+        self.before = self.before[size:]
+        self.length += size
+        self.start += copied
 
     def whole(self, limit: int) -> bool:
         """Whether `copy` ends where a stored output ended."""
@@ -172,10 +185,27 @@ class LookupSession:
         return found
 
     def _continue(self, ahead: bytes, limit: int) -> Proposal:
-        """Go on copying behind a candidate that still stands."""
-        if not self._standing.startswith(ahead):
-            return Proposal()
+        """Go on copying behind a candidate that still stands, or behind shown bytes that stand by themselves."""
+        stands = self._source is not None and len(self._source.before) <= len(ahead)
+        if not stands or not self._standing.startswith(ahead):
+            self._source = self._match_with(ahead)
         return self._proposal(len(ahead), limit)
+
+    def _match_with(self, ahead: bytes) -> _Candidate | None:
+        """The latest place in the text that reads like its end with `ahead` behind it, by the longest match."""
+        text = bytes(self._automaton.text) + ahead
+        found, low, high = -1, MINIMUM_MATCH - 1, min(LONGEST, len(text) - 1)
+        while low < high:  # what matches by n bytes matches by fewer
+            size = (low + high + 1) // 2
+            end = text.rfind(text[-size:], 0, len(text) - 1)
+            if end < 0:
+                high = size - 1
+            else:
+                found, low = end + size, size
+        if found < 0 or found >= len(self._automaton.text):
+            return None
+        own = self._automaton.text
+        return _Candidate(self._drafter.confidence, low - len(ahead), own, found, before=ahead)
 
     def _proposal(self, skip: int, limit: int) -> Proposal:
         """At most `limit` bytes of the source behind the `skip` bytes that are drafted already."""
@@ -199,7 +229,8 @@ class LookupSession:
         right = 0
         for drafted, final in zip(standing, committed, strict=False):
             agreed = drafted == final and right != slip
-            source.confidence.observe(source.length + right, agreed)
+            if right >= len(source.before):
+                source.confidence.observe(source.length + right, agreed)
             if not agreed:
                 break
             right += 1
@@ -209,5 +240,4 @@ class LookupSession:
             self._standing, self._source = b"", None
             return
         self._standing = standing[right:]
-        source.length += right
-        source.start += right
+        source.advance(right)

@@ -20,7 +20,6 @@ from bisect import bisect_left
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from itertools import takewhile
 from typing import NamedTuple
 from unicodedata import category
 
@@ -122,7 +121,7 @@ class LiveText:
     def settle(self, offset: int) -> None:
         """Everything before this offset is final."""
         changed, self._final = self._final, max(self._final, offset)
-        self._write_all(self._update(min(changed, self._end)))
+        self._write_all(self._update(changed))
 
     def retract(self, offset: int) -> None:
         """Nothing from there on stands: it is erased, and the next bytes follow at this offset."""
@@ -137,7 +136,7 @@ class LiveText:
         """These bytes stand though the target would have chosen others. They may be shown later than this call;
         where they are in lines that are final already, they are not marked any more."""
         self._slips.append((offset, offset + length))
-        self._write_all(self._update(min(offset, self._end)))
+        self._write_all(self._update(offset))
 
     def close(self) -> None:
         """The last call: half a character at the end is shown as broken, and no style is left behind."""
@@ -153,7 +152,7 @@ class LiveText:
 
     def _update(self, changed: int) -> str:
         """Lay out what changed from this offset on; returns what brings the screen there."""
-        old, columns, reach = self._rows, self._width() or 80, max(1, self._height() - 1)
+        old, columns, reach = self._rows, self._width() or 80, max(1, (self._height() or 24) - 1)
         resized, self._columns = columns != self._columns, columns
         first = 0 if resized else max(0, bisect_left(old, changed, key=lambda row: row.start) - 1)
         rest = self._data[old[first].start - old[0].start :]
@@ -166,9 +165,9 @@ class LiveText:
     def _redraw(self, old: list[Row], new: list[Row], first: int, reach: int) -> str:
         self._top = top = max(self._top, len(old) - reach)
         begin = max(first, top)
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(old[begin:], new[begin:], strict=False))
-        begin += sum(1 for _ in same)
         last = len(old) - 1
+        while begin < min(len(old), len(new)) and old[begin] == new[begin]:
+            begin += 1
         if begin > last:
             return ""
         if begin >= len(new):  # it is cut above the screen: show its last rows on what there is
@@ -182,7 +181,7 @@ class LiveText:
     def _resize(self, old: list[Row], new: list[Row], reach: int) -> str:
         """The terminal has moved the rows, we know about where to; all that can be reached is written again."""
         drawn = old[self._top :]
-        above = height(drawn, self._columns) if self._reflows else len(drawn) - 1
+        above = rows_above(drawn, self._columns) if self._reflows else len(drawn) - 1
         if above < reach and drawn[0].start <= self._end:
             self._top = max(i for i, row in enumerate(new) if i == 0 or row.start <= drawn[0].start)
         else:
@@ -280,7 +279,7 @@ class Layout:
             self._character(picture(char), start, end)
 
     def _tab(self, start: int, end: int) -> None:
-        column = self._column % self._width  # a tab behind a full row is at the begin of the next one
+        column = self._column % self._width  # a tab behind a full row is at the beginning of the next one
         for _ in range(min(TAB - column % TAB, self._width - column)):
             self._place(" ", start, end)
 
@@ -330,7 +329,7 @@ def painted(rows: Sequence[Row], skip: int = 0) -> str:
     return "".join(out) + ("\x1b[0m" if pen else "")
 
 
-def height(rows: Sequence[Row], width: int) -> int:
+def rows_above(rows: Sequence[Row], width: int) -> int:
     """How many rows above the cursor these ones take, at the least, where a terminal has wrapped them anew."""
     count = column = 0
     for row in rows:

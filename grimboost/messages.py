@@ -97,13 +97,17 @@ class DraftFailed(Message, frozen=True):
 
 
 class Draft(Message, frozen=True):
-    """Drafter -> gate. Exactly one answers each `Committed`, with no spans where the drafter abstains."""
+    """Drafter -> gate. At least one answers each `Committed`, with no spans where the drafter abstains.
+
+    `more`: another one comes at once.
+    """
 
     epoch: int
     frontier: int
     offset: int
     spans: tuple[Span, ...]
     retired: bool = False
+    more: bool = False
 
 
 class Spans(Message, frozen=True):
@@ -114,10 +118,11 @@ class Spans(Message, frozen=True):
     offset: int
     spans: tuple[GatedSpan, ...]
     retired: bool = False
+    more: bool = False
 
 
 class Release(Message, frozen=True):
-    """Gate -> cascade: show these spans, which begin at `offset`, before the target has checked them."""
+    """Gate -> cascade, verifier: show these spans, which begin at `offset`, before the target has checked them."""
 
     epoch: int
     offset: int
@@ -212,7 +217,7 @@ class Committed(Message, frozen=True):
     released: tuple[Span, ...] = ()
     """Their spans, where shown bytes stand whatever the target says of them."""
     doubt_until: int = 0
-    """Output offset before which nothing may be released."""
+    """Nothing may be released before the frontier has come to this output offset."""
     alone: int = 0
     """Tokens that the target makes by itself from here on (a takeover): nothing is drafted."""
     slips: tuple[int, ...] = ()
@@ -349,7 +354,17 @@ class Done(Message, frozen=True):
 DrafterInput = Started | Committed | Invalidated | Finished | DraftReturned | DraftFailed
 GateInput = Draft | Committed | Invalidated | Finished | Certified
 VerifierInput = (
-    Started | Spans | Committed | Invalidated | Finished | Opened | PassReturned | PassFailed | Released | Elapsed
+    Started
+    | Spans
+    | Release
+    | Committed
+    | Invalidated
+    | Finished
+    | Opened
+    | PassReturned
+    | PassFailed
+    | Released
+    | Elapsed
 )
 CascadeInput = Started | Prefilled | Release | Verdict | TargetFailed | CancelRequested
 RevealerInput = Prefilled | Reveal | Commit

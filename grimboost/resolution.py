@@ -24,8 +24,8 @@ MAX_BLOCK_ROWS = 32
 DRAFT_MILLISECONDS = 1.2
 """What waiting for a draft costs a pass: the drafter itself and two changes of threads (measured 0.7 to 2)."""
 
-STREAMING_REQUEST = 48
-"""Bytes of one request in streaming mode: about ten tokens. The first of them are shown when all are drafted."""
+STREAMING_REQUEST = 16
+"""Bytes of one request in streaming mode: three or four tokens. The first is shown when all are drafted."""
 
 PATIENCE = 0.5
 """A pass waits for the drafter at most this share of what a plain pass takes."""
@@ -81,9 +81,7 @@ def resolve_stages(
     rule = params.rule(end_ids, prompt_tokens)
     drafter = DrafterConfig(enabled=drafting, break_even=_break_even(curve))
     gate = _gate(params, rule, clearance) if streaming else GateConfig()
-    if (
-        gate.release == "always" or gate.certified
-    ):  # else drafts serve the verifier only, as in strict mode
+    if gate.release == "always" or gate.certified:  # else drafts serve the verifier only, as in strict mode
         room = params.max_unverified_bytes + STREAMING_REQUEST
         drafter = replace(
             drafter,

@@ -40,7 +40,7 @@ EDGES: tuple[Edge, ...] = (
     *_control(DRAFTER_WORKER, DRAFTER, m.DraftReturned, m.DraftFailed),
     *_data(DRAFTER, GATE, m.Draft),
     *_data(GATE, CASCADE, m.Release),
-    *_data(GATE, VERIFIER, m.Spans),
+    *_data(GATE, VERIFIER, m.Release, m.Spans),
     *_control(VERIFIER, TARGET_WORKER, m.OpenRequested, m.PassRequested, m.ReleaseRequested),
     *_control(TARGET_WORKER, VERIFIER, m.Opened, m.PassReturned, m.PassFailed, m.Released),
     *_data(VERIFIER, CASCADE, m.Prefilled, m.Verdict, m.TargetFailed),

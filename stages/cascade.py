@@ -132,7 +132,7 @@ class CascadeStage:
         told: list[m.Message] = [m.Audited(audit.judged)] if audit.judged else []
         if taken.finish:
             return [*told, *self._finish(taken.finish, taken.data, offset, slips=slips)]
-        self._judge(audit, slips)
+        self._judge(audit, slips, offset)
         reveal_to, _ = self._show()
         standing = _size(self._released)
         ids = tuple(token.id for token in taken.tokens)
@@ -181,11 +181,11 @@ class CascadeStage:
         )
         return answer
 
-    def _judge(self, audit: Audit, slips: Sequence[m.Slip]) -> None:
-        """What the verdict means for the trust in the gate."""
+    def _judge(self, audit: Audit, slips: Sequence[m.Slip], offset: int) -> None:
+        """What the verdict means for the trust in the gate. What it has verified behind a slip is verified."""
         frontier, tokens = self._rules.length, len(self._rules.ids)
-        for _ in slips:
-            self._trust.slipped(frontier + _size(self._released))
+        for wrong in audit.wrong[: len(slips)]:
+            self._trust.slipped(offset + sum(len(token.data) for token in audit.tokens[: wrong.place + 1]))
         if audit.corrected and not slips:
             self._trust.corrected(frontier, tokens)
         self._trust.advanced(frontier, tokens)

@@ -81,6 +81,8 @@ class VerifierConfig(Struct, frozen=True, forbid_unknown_fields=True):
     drafting: bool = True
     max_new_tokens: int = 512
     streaming: bool = False
+    enough_spans: int = 8
+    """A drafter that has more to say is not waited for where so many spans wait already."""
     shown_stands: bool = False
     """Streaming to a client that cannot take back: what was shown is part of the path, right or wrong."""
 

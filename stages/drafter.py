@@ -17,6 +17,8 @@ the worker segments.
 
 from enum import StrEnum
 
+from msgspec.structs import replace
+
 from grimboost import messages as m
 from grimboost.stages.configuration import DrafterConfig
 from grimboost.stages.draft_worth import DraftWorth
@@ -139,10 +141,11 @@ class DrafterStage:
         fits = current and message.offset == self._frontier + len(self._ahead)
         answer: list[m.Message] = []
         if fits:
-            answer.append(self._draft(message.spans))
+            draft = self._draft(message.spans)
             if not self._ahead:
                 self._guess = message.spans[0].data if message.spans else b""
             self._ahead += b"".join(span.data for span in message.spans)
+            answer.append(replace(draft, more=self._may_run_on(message)))
         if self._again or not fits or self._may_run_on(message):
             self._again = False
             answer += self._ask()

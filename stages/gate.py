@@ -5,7 +5,7 @@ In strict mode the answer is always *verify*. In streaming mode the first of the
     never         the caller allows no release
     sampling      the target samples; a draft is no sample
     certificate   the certificate is closed: what the gate would do is recorded and audited, nothing is shown
-    doubt         the span lies in a doubt interval, or the target has taken over
+    doubt         less than the doubt interval is verified behind a slip, or the target has taken over
     anchor        so many bytes were shown since everything shown was last verified
     cap           too much would be shown and unverified, in bytes or in tokens
     incomplete    the span ends inside a character, or perhaps inside a token
@@ -79,7 +79,7 @@ class GateStage:
     def _decide(self, draft: m.Draft) -> list[m.Message]:
         if not self._streaming or draft.epoch != self._epoch:
             spans = tuple(m.GatedSpan(span, m.Decision.VERIFY, self._config.mode) for span in draft.spans)
-            return [m.Spans(draft.epoch, draft.frontier, draft.offset, spans, draft.retired)]
+            return [m.Spans(draft.epoch, draft.frontier, draft.offset, spans, draft.retired, draft.more)]
         at = draft.offset
         while self._waiting and self._waiting[-1][0] >= at:
             self._waiting.pop()  # the drafter has begun anew
@@ -89,7 +89,8 @@ class GateStage:
         before = self._released_to
         released = self._release(self._next())
         spans = self._explained(draft, before)
-        return [*released, m.Spans(draft.epoch, draft.frontier, draft.offset, spans, draft.retired)]
+        answer = m.Spans(draft.epoch, draft.frontier, draft.offset, spans, draft.retired, draft.more)
+        return [*released, answer]
 
     def _explained(self, draft: m.Draft, before: int) -> tuple[m.GatedSpan, ...]:
         """The draft's spans, each with what was decided of it and why."""
@@ -136,7 +137,7 @@ class GateStage:
             ("never", config.release == "never"),
             ("sampling", not config.greedy),
             ("certificate", config.release == "certified" and not self._certified),
-            ("doubt", at < self._doubt_until or self._alone),
+            ("doubt", self._frontier < self._doubt_until or self._alone),
             ("anchor", end > self._anchor),
             (
                 "cap",

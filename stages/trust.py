@@ -3,12 +3,12 @@
 ::
 
     state      event       next       what happens
-    verified   slip        doubt      an interval opens in which nothing is released
+    verified   slip        doubt      until an interval behind the slip is verified, nothing is released
     doubt      failure     repair     the interval is doubled
     repair     failure     repair     doubled again
     repair     exhausted   takeover   the target makes some tokens by itself, nothing is drafted
-    any        old slip    the same   shown before the doubt: an interval that is open starts anew behind it
-    not verified  passed   verified   the frontier has left the interval, or the takeover is over
+    any other  old slip    the same   shown before the doubt began: the interval starts anew behind it
+    any other  passed      verified   the frontier has left the interval, and a takeover is over
 
 A *slip* is a mismatch in what was shown. A *failure* is a mismatch in what was drafted after the doubt began: the
 repair span, which is verified without exception. A mismatch in what the gate had held back by itself, while
@@ -73,8 +73,8 @@ class TrustMachine:
         """Tokens that are left of a takeover when the output has `tokens`."""
         return max(0, self._alone_until - tokens) if self.state is Trust.TAKEOVER else 0
 
-    def slipped(self, standing_to: int) -> None:
-        """A shown token was wrong; of what is shown, the bytes up to offset `standing_to` stand.
+    def slipped(self, behind: int) -> None:
+        """A shown token was wrong; `behind` is the offset behind it, or behind what took its place.
 
         While the gate is not trusted nothing is released, so then it was shown before that began.
         """
@@ -83,7 +83,7 @@ class TrustMachine:
             self._interval, self._repairs = self._config.doubt_bytes, 0
         else:
             self._move(Event.OLD_SLIP)
-        self._doubt(standing_to)
+        self._doubt(behind)
 
     def corrected(self, frontier: int, tokens: int) -> None:
         """Drafted bytes that were not shown were wrong; with the correction the frontier is `frontier`."""

@@ -136,9 +136,15 @@ class VerifierStage:
         self._drafter_alive = self._drafter_alive and not message.retired
         if message.epoch == self._epoch:
             self._waiting.join(message)
-            if message.frontier == self._frontier:
+            more = message.more and len(self._waiting) < self._config.enough_spans
+            if message.frontier == self._frontier and not more:
                 self._answered, self._drafter_late = True, False
         return self._draft_or_pass() if self._state is State.DRAFTING else []
+
+    def _released_early(self, message: m.Release) -> list[m.Message]:
+        if message.epoch == self._epoch:
+            self._waiting.release(message)
+        return []
 
     def _elapsed(self, _: m.Elapsed) -> list[m.Message]:
         self._drafter_late = True
@@ -199,13 +205,13 @@ class VerifierStage:
         candidate = tuple(self._waiting)
         judgement = judge(candidate, checked, choices)
         self._learn(candidate, judgement)
-        drafted, accepted = len(self._block), judgement.accepted
+        accepted = judgement.accepted
         verdict = m.Verdict(
             epoch=self._epoch,
             frontier=self._frontier,
             tokens=judgement.tokens,
             outcome=self._outcome(judgement),
-            drafted=drafted,
+            drafted=len(self._block),
             drafted_bytes=sum(len(span.data) for span in self._block),
             accepted=accepted,
             accepted_bytes=sum(len(span.data) for span in candidate[:accepted]),
@@ -216,8 +222,7 @@ class VerifierStage:
             candidate=candidate[: checked + 1] if self._config.streaming else (),
             choices=tuple(m.PathToken(one.id, one.data) for one in choices) if self._config.streaming else (),
         )
-        reached = self._waiting.reached + sum(len(token.data) for token in judgement.tokens)
-        self._waiting.keep(judgement.left, reached)
+        self._waiting.keep(judgement.left, sum(len(token.data) for token in judgement.tokens))
         self._on_path = len(self._path) + accepted
         self._passes = self._rows = self._ties = 0
         self._state = State.COMMITTING
@@ -257,10 +262,8 @@ class VerifierStage:
 
     def _near_tie(self, choices: tuple[m.Choice, ...]) -> int | None:
         """First row that decides something by a margin that the shape of the pass could have turned."""
-        if self._config.row_invariant:
-            return None
         plain = not self._block and self._clean == len(self._path) - 1
-        if plain:
+        if plain or self._config.row_invariant:
             return None
         for row, choice in enumerate(choices):
             if choice.margin < self._config.tie_bound:
@@ -306,11 +309,7 @@ class VerifierStage:
         self._state = State.RELEASING
         return [m.ReleaseRequested(min(message.length, self._on_path))]
 
-    def _finish_idle(self, _: m.Finished) -> list[m.Message]:
-        self._state = State.RELEASED
-        return []
-
-    def _released(self, _: m.Released) -> list[m.Message]:
+    def _released(self, _: m.Released | m.Finished) -> list[m.Message]:
         self._state = State.RELEASED
         return []
 
@@ -321,7 +320,7 @@ class VerifierStage:
 _V = VerifierStage
 _TABLE: dict[tuple[State, type], Callable[..., list[m.Message]]] = {
     (State.IDLE, m.Started): _V._start,
-    (State.IDLE, m.Finished): _V._finish_idle,
+    (State.IDLE, m.Finished): _V._released,
     (State.OPENING, m.Opened): _V._opened,
     (State.OPENING, m.PassFailed): _V._failed,
     (State.PREFILLING, m.PassReturned): _V._prefilled,
@@ -339,6 +338,7 @@ _TABLE: dict[tuple[State, type], Callable[..., list[m.Message]]] = {
     (State.RELEASING, m.PassReturned): _V._ignore,
     (State.RELEASING, m.PassFailed): _V._ignore,
     **{(state, m.Spans): _V._spans for state in State if state not in {State.RELEASING, State.RELEASED}},
+    **{(state, m.Release): _V._released_early for state in State if state is not State.RELEASED},
     (State.RELEASING, m.Spans): _V._ignore,
     **{
         (state, m.Finished): _V._finish

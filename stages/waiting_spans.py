@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from grimboost.messages import Decision, Span, Spans
+from grimboost.messages import Release, Span, Spans
 
 
 class WaitingSpans:
@@ -35,15 +35,14 @@ class WaitingSpans:
         self.lost = not joins and not message.retired
         if not joins:
             return
-        at = message.offset
-        for gated in message.spans:
-            self._spans.append(gated.span)
-            at += len(gated.span.data)
-            if gated.decision is Decision.RELEASE:
-                self._released_to = at
+        self._spans.extend(gated.span for gated in message.spans)
+
+    def release(self, message: Release) -> None:
+        """The gate has released these; they may be here already, or come next."""
+        self._released_to = message.offset + sum(len(span.data) for span in message.spans)
 
     def released(self, spans: Iterable[Span]) -> list[bool]:
-        """For the first spans: whether the gate was seen to release each."""
+        """For the first spans: whether the gate has released each."""
         at, found = self.reached, []
         for span in spans:
             at += len(span.data)
@@ -54,11 +53,12 @@ class WaitingSpans:
         """A new epoch: nothing of it stands unless it comes again."""
         self._spans.clear()
         self.lost = False
+        self._released_to = 0
 
-    def keep(self, spans: Iterable[Span], reached: int) -> None:
-        """Behind offset `reached` these are left."""
+    def keep(self, spans: Iterable[Span], passed: int) -> None:
+        """So many bytes further on these are left."""
         self._spans = deque(spans)
-        self.reached = reached
+        self.reached += passed
 
     def stand(self, spans: tuple[Span, ...]) -> None:
         """These were released before the epoch began, and stand."""

@@ -170,7 +170,7 @@ MUTATIONS = (
     Mutation(
         "spans are released in a doubt interval",
         "stages/gate.py",
-        "at < self._doubt_until or self._alone",
+        "self._frontier < self._doubt_until or self._alone",
         "self._alone",
         (GATE,),
     ),

@@ -62,12 +62,36 @@ def test_a_proposal_goes_on_behind_what_still_stands() -> None:
     assert stepwise.propose(first[4:] + second, 5).data == b"he qu"
 
 
-def test_behind_a_candidate_of_somebody_else_it_abstains() -> None:
+def test_behind_a_candidate_of_somebody_else_it_abstains_where_nothing_reads_so() -> None:
     begun = session(b"the quick fox jumps. the quick")
     begun.propose(b"", 8)
     assert begun.propose(b" cat", 8) == Proposal()
     begun.extend(b" dog")  # a full reject
-    assert begun.propose(b" fox", 8) == Proposal()
+    assert begun.propose(b" fox", 8).data == b" jumps. "
+    assert begun.propose(b" fax", 8) == Proposal()
+
+
+def test_behind_shown_bytes_that_stand_by_themselves_it_goes_on_as_the_text_did() -> None:
+    """They are the drafter's own, although the target would have chosen others, or somebody else's."""
+    begun = session(b"the quick fox jumps. the lazy dog sleeps. the quick")
+    begun.propose(b"", 4)
+    assert begun.propose(b" dog", 8).data == b" sleeps."
+    assert begun.propose(b" dog sleeps", 5).data == b". the"
+    begun.slipped(1)
+    begun.extend(b" dog")
+    assert begun.propose(b" sl", 4).data == b"eeps"
+
+
+def test_a_slip_teaches_that_the_byte_was_wrong_although_it_stands() -> None:
+    drafter = LookupDrafter()
+    begun = drafter.begin()
+    begun.extend(b"abcdefgh abcd")
+    begun.propose(b"", 4)
+    before = drafter.confidence.byte(5), drafter.confidence.byte(6)
+    begun.slipped(1)
+    begun.extend(b"efgh")
+    assert drafter.confidence.byte(5) < before[0]
+    assert drafter.confidence.byte(6) == before[1]
 
 
 def test_what_is_over_the_limit_is_not_proposed() -> None:
@@ -159,6 +183,36 @@ def test_any_course_of_commits_and_candidates_is_lawful(
         proposal = assert_lawful(begun.propose(b"", limit), limit)
         assert_lawful(begun.propose(proposal.data[:right], limit), limit)
         begun.extend(proposal.data[:right] + wrong)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from([b"a", b"b", b"ab", b" the", b"x"]), min_size=4, max_size=12),
+    st.lists(
+        st.tuples(
+            st.sampled_from([b"", b"a", b"ab", b"x", b" theab"]),
+            st.integers(0, 9),
+            st.integers(0, 12),
+            st.integers(0, 9),
+            st.none() | st.integers(0, 5),
+        ),
+        max_size=8,
+    ),
+)
+def test_any_course_with_shown_bytes_that_stand_is_lawful(
+    parts: list[bytes], rounds: list[tuple[bytes, int, int, int, int | None]]
+) -> None:
+    """What stands grows by drafts, is cut short, begins with anybody's bytes, and slips; nothing is undefined."""
+    begun = session(b"".join(parts))
+    for foreign, kept, limit, committed, slip in rounds:
+        first = assert_lawful(begun.propose(foreign, limit), limit)
+        ahead = foreign + first.data[:kept]
+        second = assert_lawful(begun.propose(ahead, limit), limit)
+        ahead += second.data
+        assert_lawful(begun.propose(ahead[:kept], limit), limit)
+        if slip is not None:
+            begun.slipped(slip)
+        begun.extend(ahead[:committed])
 
 
 # ---------------------------------------------------------------- scripts

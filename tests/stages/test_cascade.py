@@ -198,7 +198,7 @@ def test_a_slip_is_committed_as_shown_and_what_was_shown_behind_it_is_said_to_st
     assert (invalidated.epoch, invalidated.keep) == (1, False)
     assert (committed.epoch, committed.frontier, committed.slips) == (1, 3, (1,))
     assert (committed.standing, committed.released) == (1, spans(b"d"))
-    assert committed.doubt_until == 4 + STANDS.trust.doubt_bytes
+    assert committed.doubt_until == 2 + STANDS.trust.doubt_bytes  # behind the slip, of which one byte is verified
     assert (commit.data, commit.standing) == (b"axc", 1)
     assert commit.slips == (m.Slip(1, 1, b"x", b"b", 0.9),)
     assert [(one.released, one.slip) for one in audited.spans] == [(True, False), (True, True), (True, False)]

@@ -25,9 +25,9 @@ def test_the_picture_in_the_documents_is_that_of_the_table():
     assert drawn(text) == text
 
 
-def test_a_slip_opens_an_interval_behind_what_stands():
+def test_a_slip_opens_an_interval_behind_it():
     trust = TrustMachine(CONFIG)
-    trust.slipped(standing_to=7)
+    trust.slipped(behind=7)
     assert (trust.state, trust.doubt_until) == (Trust.DOUBT, 17)
     trust.advanced(16, 4)
     assert trust.state is Trust.DOUBT

@@ -4,8 +4,8 @@ from grimboost import messages as m
 from grimboost.stages.waiting_spans import WaitingSpans
 
 
-def message(offset, *texts, decision=m.Decision.VERIFY, retired=False):
-    spans = tuple(m.GatedSpan(m.Span(1, text, 0.9), decision, "x") for text in texts)
+def message(offset, *texts, retired=False):
+    spans = tuple(m.GatedSpan(m.Span(1, text, 0.9), m.Decision.VERIFY, "x") for text in texts)
     return m.Spans(0, 0, offset, spans, retired)
 
 
@@ -28,8 +28,8 @@ def test_that_a_drafter_has_retired_loses_nothing():
 
 def test_it_tells_which_spans_were_released():
     waiting = WaitingSpans()
-    waiting.join(message(0, b"ab", decision=m.Decision.RELEASE))
-    waiting.join(message(2, b"c"))
+    waiting.release(m.Release(0, 0, (m.Span(1, b"ab", 0.9),)))
+    waiting.join(message(0, b"ab", b"c"))
     assert waiting.released(waiting.first(9)) == [True, False]
     waiting.keep(list(waiting)[1:], 2)
     assert waiting.released(waiting.first(9)) == [False]
