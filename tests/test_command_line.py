@@ -33,8 +33,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    cache = str(tmp_path_factory.mktemp("cache"))
-    return {**os.environ, "GRIMBOOST_CACHE": cache, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    own = {
+        "GRIMBOOST_CACHE": str(tmp_path_factory.mktemp("cache")),
+        "GRIMBOOST_CERTIFICATES": str(tmp_path_factory.mktemp("certificates")),
+    }
+    return {**os.environ, **own, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def start(environment: dict[str, str], *arguments: str, **options: Any) -> "subprocess.Popen[bytes]":
@@ -120,6 +123,68 @@ def test_a_datastore_serves_the_next_run_also_when_it_was_damaged(
     assert path.read_text() == "dear diary"
 
 
+STREAMING = ("--mode", "streaming", "--release", "always", "--threshold", "0", "--chat-template", "none")
+REPEATING = "one two three four one two three four one two"
+
+
+def test_streaming_reports_what_was_shown_early_what_slipped_and_why_it_could(
+    model: Path, environment: dict[str, str]
+) -> None:
+    common = ("generate", REPEATING, "--target", str(model), "--max-new-tokens", "40", "--ignore-eos", *STREAMING)
+    status, out, err = run(environment, *common, "--json")
+    assert status == 0, err
+    report = json.loads(out)
+    stats = report["stats"]
+    assert set(stats) >= {
+        "released_tokens",
+        "released_bytes",
+        "coverage",
+        "slip_tokens",
+        "slip_bytes",
+        "slip_positions",
+        "audited_tokens",
+        "audit_lag_bytes",
+        "gap_seconds",
+        "time_to_first_byte_seconds",
+        "retracted_bytes",
+        "doubt_tokens",
+        "takeover_tokens",
+        "certificate",
+    }
+    assert stats["released_tokens"] == stats["audited_tokens"] > 0
+    assert len(stats["slip_positions"]) == stats["slip_tokens"]
+    for name in ("audit_lag_bytes", "gap_seconds"):
+        assert set(stats[name]) >= {"p50", "p95", "max"}
+    assert stats["certificate"]["reason"].startswith("closed: ")
+    assert f"{stats['released_tokens']} tokens shown unchecked" in err
+    assert "without a certificate, for an experiment" in err
+
+    status, listed, err = run(environment, "certificate", "list")
+    assert status == 0, err
+    assert b"lookup" in listed and b"closed" in listed
+
+
+def test_where_slips_are_taken_back_a_pipe_gets_the_bytes_of_strict_mode(
+    model: Path, environment: dict[str, str]
+) -> None:
+    common = ("generate", REPEATING, "--target", str(model), "--max-new-tokens", "40", "--ignore-eos")
+    status, strict, err = run(environment, *common, "--chat-template", "none")
+    assert status == 0, err
+    status, streamed, err = run(environment, *common, *STREAMING, "--on-slip", "retract")
+    assert status == 0, err
+    assert streamed == strict
+    assert "tokens shown unchecked" in err
+
+
+def test_certified_by_default_and_closed_until_there_is_evidence(model: Path, environment: dict[str, str]) -> None:
+    common = ("generate", REPEATING, "--target", str(model), "--max-new-tokens", "8", "--ignore-eos")
+    status, _, err = run(environment, *common, "--mode", "streaming", "--domain", "new", "--quiet")
+    assert (status, err) == (0, "")
+    status, out, err = run(environment, "certificate", "show", "--domain", "new", "--json")
+    assert status == 0, err
+    assert b'"closed: ' in out
+
+
 def test_quiet_says_nothing_on_stderr(model: Path, environment: dict[str, str]) -> None:
     status, out, err = run(
         environment, "generate", "x", "--target", str(model), "--max-new-tokens", "2", "--quiet"
@@ -185,6 +250,8 @@ def test_ctrl_c_while_loading_is_one_line(environment: dict[str, str], model: Pa
         (["generate", "x", "--stop", "\udcff"], 2, "surrogate"),
         (["generate", "x", "--record", "no/such/folder/run.grimlog"], 2, "folder"),
         (["generate", "x", "--target", "no-such-model"], 2, "no-such-model"),
+        (["generate", "x", "--release", "always"], 2, "release has no meaning in mode 'strict'"),
+        (["generate", "x", "--mode", "streaming", "--threshold", "2"], 2, "threshold is 2.0"),
         (["generate", "x", "--chat-template", "none", "--system", "y"], 2, "system"),
         (["nothing"], 2, "nothing"),
     ],

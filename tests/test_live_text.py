@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from unicodedata import category
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -384,6 +384,8 @@ SURE = (
 PIECES = [text.encode() for text in SURE] + [b"\xff", b"\xe6\xbc", b"\xa2", b"\xf0\x9f"]
 DOUBTFUL = ("🙂", "👩\u200d👩", "❤\ufe0f", "\u200d", "👩🏽", "\u0301", "🏽", "का", "ा", "ab")
 PICTURES = PIECES + [text.encode() for text in DOUBTFUL] * 2
+WOMAN = "👩🏽".encode()
+"""As wide as four columns, and narrower where it is cut."""
 PLACE = st.integers(0, 40)
 
 
@@ -429,6 +431,9 @@ def test_the_screen_shows_the_present_text_in_the_present_styles(script, reflows
 
 @settings(max_examples=200, deadline=None)
 @given(steps(PICTURES, st.just(9)), st.sampled_from(["plain", "joined", "narrow"]))
+@example([("add", WOMAN, False), ("add", WOMAN, True), ("add", b"a" + WOMAN, False), ("retract", 0)], "plain")
+@example([("add", b"aa" + WOMAN, True), ("add", WOMAN, False), ("retract", 0)], "plain")
+@example([("add", b"aaaaaa", True), ("add", WOMAN, False), ("retract", 4)], "plain")
 def test_terminals_may_differ_in_how_wide_characters_are(script, opinion):
     play(Session(Screen(9, 6, opinion=opinion), sure=False), script)
 
@@ -593,6 +598,16 @@ def test_a_slip_may_be_known_before_it_is_shown_and_goes_with_what_is_retracted(
     assert screen.lines[0].cells() == [("a", ""), ("b", "31;4"), ("x", ""), ("y", ""), ("z", "")]
 
 
+def test_a_slip_stays_marked_when_the_lines_above_are_forgotten():
+    screen = Screen(9, 9)
+    live = LiveText(screen.write, lambda: 9, lambda: 9)
+    live.add(b"one\ntwo three", final=False)
+    live.slip(4, 3)
+    live.settle(5)
+    live.settle(9)
+    assert [style for _, style in screen.lines[1].cells()] == ["31;4"] * 3 + ["", ""] + ["2"] * 4
+
+
 def test_text_that_is_final_cannot_be_retracted():
     screen = Screen(9, 9)
     live = LiveText(screen.write, lambda: 9, lambda: 9)
@@ -618,6 +633,25 @@ def test_where_the_beginning_of_what_is_retracted_has_scrolled_off_the_rest_is_d
     live.retract(6)
     live.add(b"xx", final=True)
     assert screen.shown() == ["aaaa", "bbbb", "aaaa", "bbxx"]
+
+
+def test_a_text_taller_than_the_screen_at_a_new_width_is_drawn_as_far_as_it_is_reached():
+    screen = Screen(4, 4)
+    live = LiveText(screen.write, lambda: screen.width, lambda: 4)
+    live.add(b"aaaabbbbccccddddeeee", final=False)
+    screen.resize(3, 4)
+    written(screen)
+    live.settle(0)
+    assert written(screen) == [b"\x1b[2A\r\x1b[J\x1b[0;2mddddeeee\x1b[0m"]
+
+
+def test_text_that_is_cut_above_the_screen_at_a_new_width_is_drawn_once_more():
+    screen = Screen(5, 2)
+    live = LiveText(screen.write, lambda: screen.width, lambda: screen.height)
+    live.add(b"aaabbccccdddd", final=False)
+    screen.resize(4, 9)
+    live.retract(5)
+    assert screen.shown()[-2:] == ["aaab", "b"]
 
 
 def test_copied_text_has_its_own_line_breaks_only():

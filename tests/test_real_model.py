@@ -50,7 +50,7 @@ def portal() -> Iterator[BlockingPortal]:
 
 @pytest.fixture(scope="module")
 def engine(directory: Path, portal: BlockingPortal) -> Iterator[Engine]:
-    loaded = portal.call(partial(Engine.load, "smollm2-135m", precision="fp32"))
+    loaded = portal.call(partial(Engine.load, "smollm2-135m", precision="fp32", certificates="memory"))
     with portal.wrap_async_context_manager(loaded) as engine:
         yield engine
 
