@@ -5,6 +5,7 @@ A drafter makes one session per generation. A session is used from one thread, i
 leaves no trace other than what the session itself learned from it.
 """
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -41,6 +42,15 @@ class Correctable(Protocol):
 
     def slipped(self, at: int) -> None:
         """Of the bytes that `extend` brings next, the target would have chosen another one at offset `at`."""
+        ...
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """A session that wants to know where tokens without bytes stand in the text: ends of turns and the like."""
+
+    def breaks(self, offsets: Sequence[int]) -> None:
+        """In the bytes that `extend` brings next, such tokens stand before these offsets."""
         ...
 
 

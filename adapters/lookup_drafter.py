@@ -10,6 +10,8 @@ length n + 1. It knows no target, and tokens only as words of its own.
 
 import math
 import re
+from bisect import bisect_left
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -102,16 +104,20 @@ class _Candidate(Struct):
     start: int
     stored: Text | None = None  # else it is the session's own text, which grows
     before: bytes = b""
+    end: int | None = None  # offset of the next break in the text: there the target chose no byte
 
     @property
     def promise(self) -> tuple[float, int]:
         return self.confidence.byte(self.length), self.length
 
     def copy(self, limit: int) -> bytes:
-        """Bytes of the text from `start` on; a match in the own text that overlaps its continuation repeats it."""
+        """Bytes of the text from `start` on, up to a break; a match in the own text that overlaps its continuation
+        repeats it."""
         limit = max(0, limit - len(self.before))
         data = bytes(self.text[self.start : self.start + limit])
-        if not self.stored and data and len(data) < limit:
+        if self.end is not None:
+            data = data[: max(0, self.end - self.start)]
+        elif not self.stored and data and len(data) < limit:
             data = (data * -(-limit // len(data)))[:limit]
         return self.before + data
 
@@ -123,8 +129,9 @@ class _Candidate(Struct):
         self.start += copied
 
     def whole(self, limit: int) -> bool:
-        """Whether `copy` ends where a stored output ended."""
-        return self.stored is not None and self.start + limit >= len(self.text)
+        """Whether `copy` ends where a stored output or a turn ended."""
+        end = len(self.text) if self.stored else self.end
+        return end is not None and self.start + limit - len(self.before) >= end
 
 
 class LookupSession:
@@ -137,6 +144,10 @@ class LookupSession:
         self._source: _Candidate | None = None  # what `_standing` was copied from
         self._prompt: int | None = None  # length of what came first
         self._slip: int | None = None  # of what comes next, the first byte that the target did not choose
+        self._breaks: list[int] = []  # offsets in the text, ascending
+
+    def breaks(self, offsets: Sequence[int]) -> None:
+        self._breaks += [len(self._automaton.text) + offset for offset in offsets]
 
     def slipped(self, at: int) -> None:
         self._slip = at
@@ -159,11 +170,21 @@ class LookupSession:
 
     def _own_candidates(self) -> list[_Candidate]:
         text, confidence = self._automaton.text, self._drafter.confidence
-        return [
-            _Candidate(confidence, match.length, text, match.end)
+        found = [
+            _Candidate(confidence, match.length, text, match.end, end=self._break_from(match.end))
             for match in self._automaton.matches(CANDIDATES)
             if match.length >= MINIMUM_MATCH
         ]
+        return [one for one in found if one.end != one.start]
+
+    def _break_from(self, offset: int) -> int | None:
+        """The next break there or behind it: what follows it is not how the text went on. None if there is none.
+
+        The one at the end of the text is still to come: behind it stands what is being drafted.
+        """
+        place = bisect_left(self._breaks, offset)
+        found = self._breaks[place] if place < len(self._breaks) else None
+        return None if found == len(self._automaton.text) else found
 
     def _stored_candidates(self) -> list[_Candidate]:
         """From the datastore. Where all of the text matches, the same prompt was answered before.
@@ -204,8 +225,8 @@ class LookupSession:
                 found, low = end + size, size
         if found < 0 or found >= len(self._automaton.text):
             return None
-        own = self._automaton.text
-        return _Candidate(self._drafter.confidence, low - len(ahead), own, found, before=ahead)
+        own, stop = self._automaton.text, self._break_from(found)
+        return _Candidate(self._drafter.confidence, low - len(ahead), own, found, before=ahead, end=stop)
 
     def _proposal(self, skip: int, limit: int) -> Proposal:
         """At most `limit` bytes of the source behind the `skip` bytes that are drafted already."""

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from grimboost import messages as m
-from grimboost.adapters.drafter import Correctable, Drafter, DraftSession, Proposal, Remembering
+from grimboost.adapters.drafter import Bounded, Correctable, Drafter, DraftSession, Proposal, Remembering
 from grimboost.adapters.segmentation import TAIL_BYTES, Piece, Segmenter
 from grimboost.diagnostics import get_logger
 from grimboost.worker import Job, Lease
@@ -106,6 +106,8 @@ class _Text:
         )
 
     def _commit(self, request: m.DraftRequested) -> None:
+        if request.breaks and isinstance(self._session, Bounded):
+            self._session.breaks(request.breaks)
         if request.slips and isinstance(self._session, Correctable):
             self._session.slipped(request.slips[0])
         self._session.extend(request.committed)

@@ -36,7 +36,7 @@ from grimboost.loading import (
 from grimboost.log import LogHeader, LogWriter
 from grimboost.model_references import Progress
 from grimboost.parameters import Options, Parameters, parameters
-from grimboost.prompts import prompt_ids
+from grimboost.prompts import prompt_ids, started_with
 from grimboost.resolution import resolve_stages
 from grimboost.statistics import EngineStatistics, Totals
 from grimboost.target_service import TargetService
@@ -300,7 +300,7 @@ class Engine:
             self.drafter is not None,
             account.clearance if account else None,
         )
-        started = m.Started(ids, loaded.target.vocabulary.join(ids))
+        started = started_with(loaded.target.vocabulary, ids)
         request = Request(next(self._runs), params, started, configs, rule, self._capacity)
         header = LogHeader(
             versions=versions(),

@@ -33,10 +33,14 @@ class Message(Struct, frozen=True, tag=True):
 
 
 class Started(Message, frozen=True):
-    """First message of a generation, to every stage that needs the prompt."""
+    """First message of a generation, to every stage that needs the prompt.
+
+    `breaks`: offsets in its bytes at which tokens without bytes stand (control tokens, such as ends of turns).
+    """
 
     prompt_ids: tuple[int, ...]
     prompt: bytes
+    breaks: tuple[int, ...] = ()
 
 
 class Elapsed(Message, frozen=True):
@@ -60,8 +64,9 @@ class DraftRequested(Message, frozen=True):
     """Continue the committed bytes followed by `ahead` with at most `limit` bytes.
 
     `committed` are the bytes that became final since the request before; `ahead` is the candidate that
-    still stands beyond them. With `realign`, `ahead` itself has to be cut into spans again. `slips` are offsets
-    in `committed` at which shown tokens begin that the target would not have chosen.
+    still stands beyond them. With `realign`, `ahead` itself has to be cut into spans again. Offsets in
+    `committed`: `slips`, at which shown tokens begin that the target would not have chosen; `breaks`, as in
+    `Started`.
     """
 
     request: int
@@ -72,6 +77,7 @@ class DraftRequested(Message, frozen=True):
     limit: int
     realign: bool = False
     slips: tuple[int, ...] = ()
+    breaks: tuple[int, ...] = ()
 
 
 class DraftReturned(Message, frozen=True):

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from operator import index
 
+from grimboost.adapters.vocabulary import Vocabulary
 from grimboost.errors import MisuseError
 from grimboost.loading import LoadedTarget
+from grimboost.messages import Started
 from grimboost.parameters import Parameters
 
 
@@ -29,6 +31,17 @@ def prompt_ids(loaded: LoadedTarget, prompt: str | Sequence[int], params: Parame
     if len(ids) > limit:
         raise MisuseError(f"the prompt has {len(ids)} tokens, the target's context limit is {limit}")
     return ids
+
+
+def started_with(vocabulary: Vocabulary, ids: tuple[int, ...]) -> Started:
+    """The first message of a generation with these checked ids."""
+    prompt, breaks = bytearray(), list[int]()
+    for id in ids:
+        data = vocabulary.data(id)
+        prompt += data
+        if not data:
+            breaks.append(len(prompt))
+    return Started(ids, bytes(prompt), tuple(breaks))
 
 
 def _as_ids(prompt: Sequence[int]) -> tuple[int, ...]:

@@ -48,6 +48,7 @@ class DrafterStage:
         self._ahead = b""  # candidate bytes that were sent on as spans and are not committed
         self._uncommunicated = b""  # committed bytes that the worker has not been told yet
         self._slips: tuple[int, ...] = ()  # offsets in them
+        self._breaks: tuple[int, ...] = ()  # offsets in them
         self._alone = False  # the target makes the next tokens by itself
         self._realign = False
         self._diverged = False  # other bytes were committed than those that the request under way continues
@@ -70,6 +71,7 @@ class DrafterStage:
                 return []
             case m.Started() if self._state is State.WAITING:
                 self._state, self._uncommunicated = State.IDLE, message.prompt
+                self._breaks = message.breaks
                 return self._ask() if self._config.enabled else [self._retire()]
             case m.Invalidated() if self._state is not State.WAITING:
                 self._epoch, self._realign = message.epoch, message.keep
@@ -89,7 +91,7 @@ class DrafterStage:
     def _advance(self, message: m.Committed) -> None:
         data = b"".join(token.data for token in message.tokens)
         self._frontier = message.frontier
-        self._note_slips(message)
+        self._note_offsets(message)
         self._uncommunicated += data
         follows = self._ahead.startswith(data)
         if self._guess is not None:
@@ -102,11 +104,13 @@ class DrafterStage:
             self._ahead, self._diverged = b"".join(span.data for span in message.released), True
         self._alone = message.alone > 0
 
-    def _note_slips(self, message: m.Committed) -> None:
+    def _note_offsets(self, message: m.Committed) -> None:
         at = len(self._uncommunicated)
         for place, token in enumerate(message.tokens):
             if place in message.slips:
                 self._slips = (*self._slips, at)
+            if not token.data:
+                self._breaks = (*self._breaks, at)
             at += len(token.data)
 
     def _ask(self) -> list[m.Message]:
@@ -128,10 +132,11 @@ class DrafterStage:
             limit,
             self._realign,
             self._slips,
+            self._breaks,
         )
         if self._realign:
             self._ahead = b""  # comes back as spans with the answer
-        self._state, self._uncommunicated, self._slips = State.ASKED, b"", ()
+        self._state, self._uncommunicated, self._slips, self._breaks = State.ASKED, b"", (), ()
         self._realign = self._diverged = False
         return [request]
 

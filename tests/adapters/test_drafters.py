@@ -94,6 +94,18 @@ def test_a_slip_teaches_that_the_byte_was_wrong_although_it_stands() -> None:
     assert drafter.confidence.byte(6) == before[1]
 
 
+def test_a5_what_stood_behind_a_control_token_is_not_how_the_text_went_on() -> None:
+    """An end of turn has no bytes; a copy that runs over it would say what the target never says there."""
+    begun = LookupDrafter().begin()
+    begun.breaks([12])
+    begun.extend(b"say red kite\nassistant\nsay red")
+    whole = begun.propose(b"", 20)
+    assert (whole.data, whole.whole) == (b" kite", True)
+    begun.extend(b" kite")
+    assert begun.propose(b"", 20) == Proposal()
+    assert begun.propose(b"\nass", 10).data == b"istant\nsay"  # behind it the text goes on
+
+
 def test_what_is_over_the_limit_is_not_proposed() -> None:
     begun = session(b"thank you so much, thank")
     assert begun.propose(b"", 0) == Proposal()

@@ -227,3 +227,52 @@ def test_a_full_credit_is_answered_by_an_empty_draft_without_a_request():
     assert stage.receive(committed(0, b"a")) == [m.Draft(0, 1, 8, ())]
     [request] = stage.receive(committed(1, b"bcde"))
     assert (request.committed, request.ahead, request.limit) == (b"abcde", b"fgh", 5)
+
+
+def test_the_worker_is_told_of_slips_and_of_tokens_without_bytes_in_the_committed_bytes():
+    stage = DrafterStage(DrafterConfig())
+    [request] = stage.receive(m.Started((1, 2), b"prompt", (3, 6)))
+    assert (request.committed, request.breaks, request.slips) == (b"prompt", (3, 6), ())
+    tokens = (m.PathToken(1, b"ab"), m.PathToken(2, b"c"), m.PathToken(3, b""))
+    assert stage.receive(m.Committed(0, 3, tokens, 9, slips=(1,))) == []  # one request is under way
+    [request] = stage.receive(m.DraftReturned(1, 0, 0, 0, ()))
+    assert (request.committed, request.breaks, request.slips) == (b"abc", (3,), (2,))
+
+
+def test_streaming_it_runs_on_while_there_is_credit_and_says_so():
+    config = DrafterConfig(max_ahead_bytes=10, minimum_request_bytes=2, request_bytes=4, running_on=True)
+    stage = DrafterStage(config)
+    [request] = stage.receive(m.Started((1,), b"prompt"))
+    assert request.limit == 4
+    seen = []
+    for place in range(3):
+        draft, *more = stage.receive(
+            m.DraftReturned(request.request, 0, 0, 4 * place, (m.Span(1, b"abcd"[: request.limit], 0.9),))
+        )
+        seen.append((draft.more, request.limit))
+        if more:
+            [request] = more
+    assert seen == [(True, 4), (True, 4), (False, 2)]
+
+
+def test_streaming_shown_bytes_that_stand_are_what_is_ahead_in_a_new_epoch():
+    stage = DrafterStage(DrafterConfig(running_on=True))
+    [request] = stage.receive(m.Started((1,), b"prompt"))
+    stage.receive(m.DraftReturned(1, 0, 0, 0, (m.Span(1, b"abcdef", 0.9),)))
+    stage.receive(m.Invalidated(1))
+    answers = stage.receive(
+        m.Committed(1, 2, (m.PathToken(1, b"ab"),), 9, standing=1, released=(m.Span(1, b"c", 0.9),))
+    )
+    answers += stage.receive(m.DraftReturned(2, 0, 0, 6, ()))  # of the old epoch
+    [request] = [one for one in answers if isinstance(one, m.DraftRequested)]
+    assert (request.epoch, request.committed, request.ahead) == (1, b"ab", b"c")
+
+
+def test_a_takeover_drafts_nothing():
+    stage = DrafterStage(DrafterConfig(running_on=True))
+    stage.receive(m.Started((1,), b"prompt"))
+    stage.receive(m.DraftReturned(1, 0, 0, 0, ()))
+    [draft] = stage.receive(m.Committed(0, 1, (m.PathToken(1, b"a"),), 9, alone=1))
+    assert (type(draft), draft.spans) == (m.Draft, ())
+    [request] = stage.receive(m.Committed(0, 2, (m.PathToken(1, b"b"),), 9))
+    assert request.committed == b"ab"
