@@ -1,7 +1,7 @@
 """Streaming mode against strict mode, turn by turn in one engine: what is shown early, what slips, what it costs.
 
     python -m bench.streaming [--tokens 200] [--precision int4] [--target smollm2-135m] [--classes chat code]
-                              [--prompts 3] [--rounds 1] [--thresholds 0.8 0.9 0.95] [--retract 0.8] [--traced 1]
+                              [--prompts 3] [--rounds 1] [--thresholds 0.7 0.9 0.95] [--retract 0.7] [--traced 1]
                               [--threads 0] [--offline-transformers] [--json]
     python -m bench.streaming --curve grounded [...]
 
@@ -246,7 +246,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--prompts", type=int, default=3, help="of each class")
     parser.add_argument("--classes", nargs="+", choices=list(PROMPTS), default=list(PROMPTS))
-    parser.add_argument("--thresholds", nargs="+", type=float, default=[0.8, 0.9, 0.95])
+    parser.add_argument("--thresholds", nargs="+", type=float, default=[0.7, 0.9, 0.95])
     parser.add_argument("--retract", type=float, help="threshold of `retract`; the first of the thresholds")
     parser.add_argument("--traced", type=int, default=1, help="prompts of each class for overlap and heartbeat")
     parser.add_argument("--threads", type=int, default=0, help="of the target; 0 for one per processor")

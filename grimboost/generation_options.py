@@ -131,7 +131,7 @@ streaming_options = _all(
         type=float,
         metavar="P",
         help="Least calibrated confidence of what is shown unchecked; a certificate can only raise it. [default: "
-        "what the certificate allows; 0.8 with --release always]",
+        "what the certificate allows; 0.7 with --release always]",
     ),
     click.option(
         "--anchor-bytes",

@@ -12,7 +12,7 @@ from grimboost.stages.certificate import Terms
 from grimboost.stages.sampling_rule import SamplingRule
 
 DEFAULT_MAX_NEW_TOKENS = 512
-DEFAULT_THRESHOLD = 0.8
+DEFAULT_THRESHOLD = 0.7
 LONGEST_DOMAIN = 100
 
 
