@@ -40,8 +40,8 @@ _CARRIER = "\u25cc"
 """Drawn below a combining mark that has nothing to combine with: a dotted circle."""
 _NO_TEXT = {"Cc", "Cs", "Zl", "Zp"}
 _SYMBOLS = {"So", "Sk", "Cn"}
-_EXTRA = {"\xad": 1, "\ufe0f": 1, "Mc": 1, "Sk": 2}
-"""Columns that some terminals give to what others join: soft hyphens, emoji style, spacing marks, skin tones."""
+_EXTRA = {"\ufe0f": 1, "Mc": 1, "Sk": 2}
+"""Columns that some terminals give to what others join: emoji style, spacing marks, skin tones."""
 
 
 class Cell(NamedTuple):
@@ -79,7 +79,7 @@ class Row(NamedTuple):
 
     def starts(self, other: "Row") -> bool:
         """Whether the other one is this one with more behind it."""
-        return self.start == other.start and self.cells == other.cells[: len(self.cells)]
+        return self.cells == other.cells[: len(self.cells)]
 
 
 class LiveText:
@@ -189,11 +189,10 @@ class LiveText:
         return _back(min(above, reach - 1), clear=True) + painted(new[self._top :])
 
     def _forget(self) -> None:
-        """Drop lines that are wholly final, and the next one's beginning, too: nothing is joined to them again."""
+        """Drop lines that are wholly final, once the row below is final, too: nothing is joined to them again."""
         count = 0
         for number, row in enumerate(self._rows):
-            begun = row.cells[0].end if row.cells else row.end
-            if begun > self._final:
+            if row.end > self._final:
                 break
             count = number if row.line == row.start else count
         if count:
@@ -235,8 +234,7 @@ def most_columns(text: str) -> int:
     """The most columns that some terminal gives to these characters."""
     if text.isascii():
         return len(text)
-    each = (max(cell_len(char), _EXTRA.get(char, 0), _EXTRA.get(category(char), 0)) for char in text)
-    return max(cell_len(text), sum(each))
+    return sum(max(cell_len(char), _EXTRA.get(char, 0), _EXTRA.get(category(char), 0)) for char in text)
 
 
 def least_columns(text: str) -> int:

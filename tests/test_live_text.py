@@ -148,7 +148,8 @@ class Screen:
             for line in self.lines:
                 line.columns = line.columns[:width]
         self.width, self.height = width, height
-        self.top = max(0, self.row - height + 1, min(self.top, len(self.lines) - height))
+        filled = len(self.lines) - height if self.reflows else self.top  # some fill a higher window from above
+        self.top = max(0, self.row - height + 1, min(self.top, filled))
 
     def _reflow(self, width: int) -> None:
         """Wrap every line anew, the cursor stays with its character."""
@@ -685,15 +686,39 @@ def test_combining_marks_without_end_are_many_cells():
     assert screen.shown()[0].count("\u0301") == 64
 
 
-@pytest.mark.parametrize(("width", "height"), [(0, 0), (1, 1)])
-def test_a_size_that_is_none(width, height):
+@pytest.mark.parametrize(
+    ("width", "height", "rows", "styles"),
+    [(0, 0, ["one", "字b"], ["", ""]), (1, 1, ["o", "n", "e", "\ufffd", "b"], ["2", "2", "2", "2", ""])],
+)
+def test_a_size_that_is_not_known_or_next_to_none(width, height, rows, styles):
     screen = Screen(width or 80, height or 24)
     live = LiveText(screen.write, lambda: width, lambda: height)
-    live.add("a字b".encode(), final=False)
-    live.settle(5)
-    live.retract(5)
-    live.close()
-    assert "".join(screen.shown()) == ("a字b" if width == 0 else "a\ufffdb")
+    live.add("one\n字b".encode(), final=False)
+    live.settle(8)
+    assert screen.shown() == rows
+    assert [line.cells()[0][1] for line in screen.lines] == styles
+
+
+def test_what_is_settled_before_it_is_shown_is_final():
+    screen = Screen(9, 9)
+    live = LiveText(screen.write, lambda: 9, lambda: 9)
+    live.settle(3)
+    live.add(b"a", final=True)
+    live.add(b"bcd", final=False)
+    assert [style for _, style in screen.lines[0].cells()] == ["", "", "", "2"]
+
+
+@pytest.mark.parametrize("before", [[], [6]])
+def test_rows_that_have_scrolled_off_stay_so_where_a_higher_window_is_not_filled_from_above(before):
+    screen = Screen(4, 3, reflows=False)
+    live = LiveText(screen.write, lambda: 4, lambda: screen.height, reflows=False)
+    live.add(b"x\naaaabbbbccccdddd", final=False)
+    for offset in before:
+        live.settle(offset)
+    screen.resize(4, 9)
+    live.settle(18)
+    assert screen.shown() == ["x", "aaaa", "bbbb", "cccc", "dddd"]
+    assert [line.cells()[0][1] for line in screen.lines] == ["2", "2", "2", "", ""]
 
 
 # ---------------------------------------------------------------- the terminal itself
