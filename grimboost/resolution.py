@@ -87,6 +87,7 @@ def resolve_stages(
             drafter,
             running_on=True,
             request_bytes=STREAMING_REQUEST,
+            most_request_bytes=2 * STREAMING_REQUEST,
             minimum_request_bytes=STREAMING_REQUEST // 2,
             max_ahead_bytes=room,
         )

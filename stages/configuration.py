@@ -37,7 +37,9 @@ class DrafterConfig(Struct, frozen=True, forbid_unknown_fields=True):
     minimum_request_bytes: int = 24
     break_even: float = 0.0
     request_bytes: int | None = None
-    """At most so many in one request; None is all that the credit allows."""
+    """At most so many in the first request behind a commit; None is all that the credit allows."""
+    most_request_bytes: int = 1 << 30
+    """Requests double from there on, up to this, until the next commit."""
     running_on: bool = False
     """Whether it asks for more as soon as it has an answer, or only when something was committed."""
 
@@ -81,7 +83,7 @@ class VerifierConfig(Struct, frozen=True, forbid_unknown_fields=True):
     drafting: bool = True
     max_new_tokens: int = 512
     streaming: bool = False
-    enough_spans: int = 8
+    enough_spans: int = 16
     """A drafter that has more to say is not waited for where so many spans wait already."""
     shown_stands: bool = False
     """Streaming to a client that cannot take back: what was shown is part of the path, right or wrong."""

@@ -54,6 +54,7 @@ class DrafterStage:
         self._diverged = False  # other bytes were committed than those that the request under way continues
         self._again = False
         self._request = 0
+        self._size = config.request_bytes  # most bytes of the next request
         self._worth = DraftWorth(config.break_even)
         self._guess: bytes | None = None  # how the candidate begins, until the target has said what is right
 
@@ -91,6 +92,7 @@ class DrafterStage:
     def _advance(self, message: m.Committed) -> None:
         data = b"".join(token.data for token in message.tokens)
         self._frontier = message.frontier
+        self._size = self._config.request_bytes  # wanted soon; what follows may be more at a time
         self._note_offsets(message)
         self._uncommunicated += data
         follows = self._ahead.startswith(data)
@@ -123,6 +125,8 @@ class DrafterStage:
         if not (self._ahead or self._realign or self._worth.asking()):
             return [self._draft(())]
         self._request += 1
+        if self._size is not None:
+            self._size = min(2 * self._size, self._config.most_request_bytes)
         request = m.DraftRequested(
             self._request,
             self._epoch,
@@ -159,7 +163,7 @@ class DrafterStage:
     @property
     def _credit(self) -> int:
         limit = self._config.max_ahead_bytes - len(self._ahead)
-        return limit if self._config.request_bytes is None else min(limit, self._config.request_bytes)
+        return limit if self._size is None else min(limit, self._size)
 
     def _may_run_on(self, message: m.DraftReturned) -> bool:
         """Whether to ask for more without waiting for a commit: the drafter had more to say and has credit."""

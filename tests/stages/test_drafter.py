@@ -240,19 +240,21 @@ def test_the_worker_is_told_of_slips_and_of_tokens_without_bytes_in_the_committe
 
 
 def test_streaming_it_runs_on_while_there_is_credit_and_says_so():
-    config = DrafterConfig(max_ahead_bytes=10, minimum_request_bytes=2, request_bytes=4, running_on=True)
-    stage = DrafterStage(config)
+    limits = {"max_ahead_bytes": 12, "minimum_request_bytes": 2, "request_bytes": 2, "most_request_bytes": 5}
+    stage = DrafterStage(DrafterConfig(**limits, running_on=True))
     [request] = stage.receive(m.Started((1,), b"prompt"))
-    assert request.limit == 4
-    seen = []
-    for place in range(3):
-        draft, *more = stage.receive(
-            m.DraftReturned(request.request, 0, 0, 4 * place, (m.Span(1, b"abcd"[: request.limit], 0.9),))
-        )
-        seen.append((draft.more, request.limit))
-        if more:
-            [request] = more
-    assert seen == [(True, 4), (True, 4), (False, 2)]
+    seen, offset = [], 0
+    for _ in range(3):
+        span = m.Span(1, b"abcdefgh"[: request.limit], 0.9)
+        draft, *more = stage.receive(m.DraftReturned(request.request, 0, 0, offset, (span,)))
+        seen.append((request.limit, draft.more))
+        offset += request.limit
+        [request] = more or [None]
+    assert seen == [(2, True), (4, True), (5, False)]  # twice as many each time, up to five; one is not worth it
+    [draft] = stage.receive(m.Committed(0, 0, (), 9))
+    assert (draft.spans, draft.more) == ((), False)
+    [request] = stage.receive(m.Committed(0, 4, (m.PathToken(1, b"abab"),), 9))
+    assert request.limit == 2  # behind a commit the first few are wanted soon again
 
 
 def test_streaming_shown_bytes_that_stand_are_what_is_ahead_in_a_new_epoch():
