@@ -175,8 +175,9 @@ class LiveText:
             return _back(last - top, clear=True) + painted(new[self._top :])
         if begin == last and old[last].starts(new[last]):
             return painted(new[last:], skip=len(old[last].cells))
-        restyled = [row.text for row in old[begin:]] == [row.text for row in new[begin:]]
-        return _back(last - begin, clear=not restyled) + painted(new[begin:])
+        clear = [row.text for row in old[begin:]] != [row.text for row in new[begin:]]
+        joined = begin > 0 and new[begin - 1].ending is Ending.WRAP and new[begin].cells[0].most < self._columns
+        return _back(last - begin, clear and not joined) + painted(new[begin:], clear=clear and joined)
 
     def _resize(self, old: list[Row], new: list[Row], reach: int) -> str:
         """The terminal has moved the rows, we know about where to; all that can be reached is written again."""
@@ -313,15 +314,18 @@ class Layout:
 # ---------------------------------------------------------------- rows to the terminal
 
 
-def painted(rows: Sequence[Row], skip: int = 0) -> str:
-    """What draws these rows from the first one's first column on, or behind its first `skip` cells."""
+def painted(rows: Sequence[Row], skip: int = 0, clear: bool = False) -> str:
+    """What draws these rows from the first one's first column on, or behind its first `skip` cells. With `clear`,
+    what was there is cleared from the second cell on: to clear a first column cuts the line there.
+    """
     pen, out = FINAL, []
     for row in rows:
         for cell in row.cells[skip:]:
             if cell.style != pen:
                 pen = cell.style
                 out.append(f"\x1b[0;{pen}m" if pen else "\x1b[0m")
-            out.append(cell.text)
+            out.append(cell.text + ("\x1b[J" if clear else ""))
+            clear = False
         out.append("\r\n" if row.ending is Ending.BREAK else "")
         skip = 0
     return "".join(out) + ("\x1b[0m" if pen else "")

@@ -88,6 +88,7 @@ class Screen:
             assert number == "" and not self.full, "this would erase the last character of a full row"
             self.lines[self.row].columns = self.lines[self.row].columns[: self.column]
             self.lines[self.row].wrapped = False
+            self.lines[self.row - 1].wrapped &= self.row == 0 or self.column > 0  # as tmux does
             del self.lines[self.row + 1 :]
         else:
             for each in number.split(";"):
@@ -560,7 +561,7 @@ def test_only_rows_that_change_are_written_and_nothing_is_cleared_for_a_style():
     live.retract(9)
     assert written(screen) == [
         b"\r\x1b[0;4;31mi\x1b[0;2mj\x1b[0m",
-        b"\r\x1b[J\x1b[0;4;31mi\x1b[0m",
+        b"\r\x1b[0;4;31mi\x1b[J\x1b[0m",
     ]
 
 
