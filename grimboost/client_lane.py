@@ -25,11 +25,11 @@ class ClientLane:
         self.done: m.Done | None = None
         self.slips: list[m.Slip] = []
         self._latest: float | None = None
-        self._gaps: list[float] = []
+        self.gaps: list[float] = []
         self._final = 0
         self._unchecked: deque[tuple[int, float]] = deque()  # offset behind bytes shown, and when
-        self._lags: list[int] = []
-        self._waits: list[tuple[float, float]] = []  # seconds until shown bytes were final, and how many
+        self.lags: list[int] = []
+        self.waits: list[tuple[float, float]] = []  # seconds until bytes shown unchecked were final, and how many
 
     def post_nowait(self, item: m.ClientEvent) -> None:
         self._mailbox.post_nowait(item)
@@ -46,17 +46,17 @@ class ClientLane:
     @property
     def gap_seconds(self) -> Spread | None:
         """Seconds between two chunks, None with fewer than two."""
-        return spread((gap, 1.0) for gap in self._gaps)
+        return spread((gap, 1.0) for gap in self.gaps)
 
     @property
     def audit_lag_bytes(self) -> Spread | None:
         """Bytes shown and not final, whenever something was shown unchecked; None if nothing ever was."""
-        return spread((lag, 1.0) for lag in self._lags)
+        return spread((lag, 1.0) for lag in self.lags)
 
     @property
     def commit_seconds(self) -> Spread | None:
         """Seconds until a byte that was shown unchecked was final, over such bytes."""
-        return spread(self._waits)
+        return spread(self.waits)
 
     @property
     def first_slip(self) -> int | None:
@@ -94,11 +94,11 @@ class ClientLane:
         self.data += data
         self.first_byte = self.first_byte or now
         if self._latest is not None:
-            self._gaps.append(now - self._latest)
+            self.gaps.append(now - self._latest)
         self._latest = now
         if unchecked:
             self._unchecked.append((len(self.data), now))
-            self._lags.append(len(self.data) - self._final)
+            self.lags.append(len(self.data) - self._final)
         else:
             self._final = len(self.data)
 
@@ -109,7 +109,7 @@ class ClientLane:
             end, when = self._unchecked[0]
             upto = min(end, offset)
             if upto > at:
-                self._waits.append((now - when, upto - at))
+                self.waits.append((now - when, upto - at))
                 at = upto
             if end <= offset:
                 self._unchecked.popleft()

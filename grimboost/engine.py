@@ -38,7 +38,7 @@ from grimboost.model_references import Progress
 from grimboost.parameters import Options, Parameters, parameters
 from grimboost.prompts import prompt_ids, started_with
 from grimboost.resolution import resolve_stages
-from grimboost.statistics import EngineStatistics, Totals
+from grimboost.statistics import EngineStatistics, Recent, Totals
 from grimboost.target_service import TargetService
 from grimboost.versions import versions
 from grimboost.worker import Job, Lease, Worker
@@ -83,7 +83,7 @@ class Engine:
             f"{facts.digest or facts.name} {facts.precision}",
             drafter_digest(self.drafter),
         )
-        self._totals = Totals()
+        self._totals, self._recent = Totals(), Recent()
         self._runs = itertools.count(1)
         self._generations: set[Generation] = set()
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -188,6 +188,7 @@ class Engine:
             self._target.statistics(),
             self._drafter.statistics() if self._drafter else None,
             self._totals,
+            **self._recent.spreads(),
         )
 
     # ------------------------------------------------------------ generations
@@ -276,6 +277,7 @@ class Engine:
         finally:
             self._generations.discard(generation)
             self._totals = self._totals.with_generation(generation.counts)
+            self._recent.add(generation.lane)
             self._remember(generation)
             await generation.keep_evidence()
 

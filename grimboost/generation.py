@@ -89,7 +89,7 @@ class Generation:
         self._target = target
         self._failure: BaseException | None = None
         self._client: Mailbox[m.ClientEvent] = Mailbox(request.capacity)
-        self._lane = ClientLane(self._client)
+        self.lane = ClientLane(self._client)
         self._mailboxes: dict[str, Mailbox[Any]] = {name: Mailbox(request.capacity) for name in STAGES}
         self._leases = {
             TARGET_WORKER: Lease(request.run, self._mailboxes[VERIFIER].post_nowait),
@@ -100,7 +100,7 @@ class Generation:
     def _wire(self, drafter: Worker | None) -> list[Actor]:
         outlets: dict[str, Outlet] = {
             **self._mailboxes,
-            CLIENT: self._lane,
+            CLIENT: self.lane,
             ENGINE: self._account or Mailbox(0),
             TARGET_WORKER: Port(self._target, self._leases[TARGET_WORKER], always=(m.ReleaseRequested,)),
             DRAFTER_WORKER: Port(drafter, self._leases[DRAFTER_WORKER]) if drafter else Mailbox(0),
@@ -110,14 +110,14 @@ class Generation:
 
     def _record(self, stage: str, message: m.Message, answers: list[m.Message]) -> None:
         if self._writer is not None:
-            seconds = time.perf_counter() - self._lane.begun
+            seconds = time.perf_counter() - self.lane.begun
             self._writer.write(seconds, stage, message, answers)  # type: ignore[arg-type]
 
     # ------------------------------------------------------------ run by the engine
 
     async def run(self) -> None:
         """All actors, until the generation is over. Errors are kept for the client, never raised here."""
-        self._lane.begun = time.perf_counter()
+        self.lane.begun = time.perf_counter()
         for edge in routes(ENGINE)[m.Started]:
             self._mailboxes[edge.receiver].post_nowait(self.request.prompt)
         if self._account is not None:
@@ -134,7 +134,7 @@ class Generation:
     def _end_account(self) -> None:
         """An audit that was cut short counts as far as it came, never as agreement with the rest."""
         if self._account is not None:
-            counts = self._lane.done.counts if self._lane.done else None
+            counts = self.lane.done.counts if self.lane.done else None
             self._account.end(counts is not None and counts.audited_tokens >= counts.kept_tokens)
 
     async def keep_evidence(self) -> None:
@@ -203,13 +203,13 @@ class Generation:
 
     def raise_for_error(self) -> None:
         """Raise `TargetError` if the target failed."""
-        if self._lane.done is not None and self._lane.done.reason is m.FinishReason.ERROR:
-            raise TargetError(self._lane.done.error or "the target failed")
+        if self.lane.done is not None and self.lane.done.reason is m.FinishReason.ERROR:
+            raise TargetError(self.lane.done.error or "the target failed")
 
     @property
     def result(self) -> Result:
         """What it came to so far; before the end the reason is `cancelled`."""
-        lane, done = self._lane, self._lane.done
+        lane, done = self.lane, self.lane.done
         reason = done.reason if done else m.FinishReason.CANCELLED
         if self._failure is not None:
             reason = m.FinishReason.ERROR
@@ -220,11 +220,11 @@ class Generation:
     @property
     def counts(self) -> m.Counts:
         """What the stages counted; before the end only the prompt."""
-        done = self._lane.done
+        done = self.lane.done
         return done.counts if done else m.Counts(prompt_tokens=len(self.request.prompt.prompt_ids))
 
     @property
     def faithful(self) -> bytes:
         """What of the output the target chose: all of it that was checked, up to the first slip."""
-        lane = self._lane
+        lane = self.lane
         return bytes(lane.data[: lane.final if lane.first_slip is None else min(lane.final, lane.first_slip)])

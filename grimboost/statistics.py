@@ -3,12 +3,15 @@
 Names are those of the command line's `--json`. It measures nothing itself.
 """
 
+from collections import deque
+
+import msgspec
 from msgspec import Struct
 
 from grimboost import messages as m
 from grimboost.certifier import Account
 from grimboost.client_lane import ClientLane
-from grimboost.spread import Spread
+from grimboost.spread import Spread, spread
 from grimboost.stages.certificate import CertificateReport
 from grimboost.worker import WorkerStatistics
 
@@ -119,32 +122,73 @@ class Totals(Struct, frozen=True):
 
     generations: int = 0
     new_tokens: int = 0
+    new_bytes: int = 0
     target_passes: int = 0
+    target_rows: int = 0
     released_tokens: int = 0
     released_bytes: int = 0
+    kept_tokens: int = 0
     audited_tokens: int = 0
     slip_tokens: int = 0
+    slip_bytes: int = 0
     retracted_bytes: int = 0
+    doubt_tokens: int = 0
+    takeover_tokens: int = 0
+    takeovers: int = 0
+
+    @property
+    def coverage(self) -> float:
+        """Share of the output's tokens that were shown before the target had checked them, and stand."""
+        return self.kept_tokens / self.new_tokens if self.new_tokens else 0.0
 
     def with_generation(self, counts: m.Counts) -> "Totals":
         """One generation more."""
-        return Totals(
-            generations=self.generations + 1,
-            new_tokens=self.new_tokens + counts.new_tokens,
-            target_passes=self.target_passes + counts.target_passes,
-            released_tokens=self.released_tokens + counts.released_tokens,
-            released_bytes=self.released_bytes + counts.released_bytes,
-            audited_tokens=self.audited_tokens + counts.audited_tokens,
-            slip_tokens=self.slip_tokens + len(counts.slips),
-            retracted_bytes=self.retracted_bytes + counts.retracted_bytes,
-        )
+        own = {"generations": 1, "slip_tokens": len(counts.slips)}
+        own["slip_bytes"] = sum(len(slip.data) for slip in counts.slips)
+        mine = msgspec.structs.asdict(self)
+        return Totals(**{name: value + own.get(name, getattr(counts, name, 0)) for name, value in mine.items()})
 
 
 class EngineStatistics(Struct, frozen=True):
-    """A snapshot: generations that run, slots that they hold, work done by each worker."""
+    """A snapshot: generations that run, slots that they hold, work done by each worker, what ended ones came to.
+
+    The spreads are over what was timed last, `RECENT` values of each at most.
+    """
 
     generations: int
     open_slots: int
     target: WorkerStatistics
     drafter: WorkerStatistics | None
     totals: Totals = Totals()
+    time_to_first_byte_seconds: Spread | None = None
+    gap_seconds: Spread | None = None
+    audit_lag_bytes: Spread | None = None
+    commit_seconds: Spread | None = None
+
+
+RECENT = 10_000
+
+
+class Recent:
+    """What the latest generations timed, over all of them."""
+
+    def __init__(self) -> None:
+        self._first, self._gaps = deque[float](maxlen=RECENT), deque[float](maxlen=RECENT)
+        self._lags, self._waits = deque[int](maxlen=RECENT), deque[tuple[float, float]](maxlen=RECENT)
+
+    def add(self, lane: ClientLane) -> None:
+        """A generation has ended."""
+        if lane.first_byte is not None:
+            self._first.append(lane.first_byte - lane.begun)
+        self._gaps.extend(lane.gaps)
+        self._lags.extend(lane.lags)
+        self._waits.extend(lane.waits)
+
+    def spreads(self) -> dict[str, Spread | None]:
+        """By the names of `EngineStatistics`. A few milliseconds."""
+        return {
+            "time_to_first_byte_seconds": spread((value, 1.0) for value in self._first),
+            "gap_seconds": spread((value, 1.0) for value in self._gaps),
+            "audit_lag_bytes": spread((value, 1.0) for value in self._lags),
+            "commit_seconds": spread(self._waits),
+        }

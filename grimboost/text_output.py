@@ -75,7 +75,8 @@ class Screen:
 
     def __init__(self) -> None:
         self._alive = True
-        self._live = LiveText(self._write, lambda: _size().columns, lambda: _size().lines, _color())
+        reflows = "XTERM_VERSION" not in os.environ  # what nearly all terminals do, but xterm does not
+        self._live = LiveText(self._write, lambda: _size().columns, lambda: _size().lines, _color(), reflows)
 
     async def show(self, event: m.ClientEvent) -> bool:
         await run_sync(self._draw, event, abandon_on_cancel=True)

@@ -74,7 +74,15 @@ def test_shown_bytes_stand_and_every_slip_is_counted(backend: str, broken_at: in
             assert figures.certificate is not None
             assert figures.certificate.answers == 1
             assert figures.certificate.released > 0  # drafted spans; output tokens may join several of them
-        assert engine.statistics().totals.slip_tokens == figures.slip_tokens
+        after = engine.statistics()
+        assert after.totals.generations == 1
+        for name in ("new_tokens", "new_bytes", "target_rows", "released_bytes", "slip_bytes", "doubt_tokens"):
+            assert getattr(after.totals, name) == getattr(figures, name), name
+        assert after.totals.coverage == figures.coverage
+        assert (after.gap_seconds, after.audit_lag_bytes) == (figures.gap_seconds, figures.audit_lag_bytes)
+        assert after.commit_seconds == figures.commit_seconds
+        assert after.time_to_first_byte_seconds is not None
+        assert after.time_to_first_byte_seconds.max == figures.time_to_first_byte_seconds
 
     run(main, backend)
     assert_clean(used)
