@@ -32,7 +32,7 @@ from grimboost.stages.certificate import Certificate, CertificateState, Terms
 FORMAT = 1
 RESET = "'grimboost certificate reset --damaged' removes it; evidence then begins anew"
 
-LOCK_SECONDS = 10.0
+LOCK_SECONDS = 3.0
 """How long another process may hold a file; a change takes milliseconds."""
 
 
@@ -221,7 +221,8 @@ def _read(path: Path) -> CertificateRecord | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise CertificateError(f"cannot read {path}: {error.strerror}") from error
+        where = "GRIMBOOST_CERTIFICATES names another folder"
+        raise CertificateError(f"cannot read {path}: {error.strerror}. {where}") from error
     try:
         return _unpacked(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, MisuseError) as error:

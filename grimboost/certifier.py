@@ -31,6 +31,8 @@ class Domain:
     def __init__(self, store: CertificateStore, record: CertificateRecord) -> None:
         self.accounts: list[Account] = []
         self.unkept: list[AuditedSpan] = []
+        self._ends: list[Evidence] = []  # how generations ended that are not kept yet
+        self._waiting = False  # somebody will keep what there is
         self._store, self._key = store, record.key
         self._keeping = anyio.Lock()
         self._renew(record)
@@ -46,24 +48,44 @@ class Domain:
             self.certificate.observe(span.confidence, span.slip, span.released)
             self.calibration.observe(span.raw, not span.slip, span.confidence)
 
-    async def keep(self, end: Evidence | None = None) -> None:
-        """Hand everything to the store, and take over what is there then. `end`: how a generation ended."""
+    def keep_soon(self, start_soon: StartSoon) -> None:
+        """Start `keep`, unless one is about to begin."""
+        if not self._waiting:
+            self._waiting = True
+            start_soon(self.keep)
+
+    async def keep(self) -> None:
+        """Hand everything to the store, and take over what is there then. What it refuses is offered again."""
         with anyio.CancelScope(shield=True):
             async with self._keeping:
-                spans, self.unkept = self.unkept, []
-                evidence = [Evidence(tuple(spans)), *([end] if end else [])]
+                self._waiting = False
+                spans, ends = self.unkept, self._ends
+                self.unkept, self._ends = [], []
+                evidence = [Evidence(tuple(spans)), *ends]
                 try:
                     record = await run_sync(lambda: self._store.update(self._key, *evidence))
                 except (GrimboostError, OSError) as error:
                     log.warning("what was learned about a drafter is not kept", error=str(error))
+                    self.unkept, self._ends = spans + self.unkept, ends + self._ends
                     return
                 self._renew(record)
         self._tell()
+
+    def ended(self, evidence: Evidence) -> None:
+        """A generation is over."""
+        self._ends.append(evidence)
+        self._apply_end(evidence)
+
+    def _apply_end(self, evidence: Evidence) -> None:
+        if evidence.released_before:
+            self.certificate.end_generation(evidence.slipped_before, evidence.whole)
 
     def _renew(self, record: CertificateRecord) -> None:
         self.certificate: Certificate = record.judge()
         self.calibration = Calibration(record.calibration)
         self._apply(self.unkept)  # found while the store was busy
+        for evidence in self._ends:
+            self._apply_end(evidence)
 
     def _tell(self) -> None:
         for account in self.accounts:
@@ -80,7 +102,6 @@ class Account:
         self._tell: Callable[[m.Certified], None] = lambda message: None
         self._told = self.clearance.threshold
         self._released = self._slipped = False
-        self._end: Evidence | None = None
         self._last: CertificateState | None = None  # when the generation ended
         self.calibration_error: float | None = None
         self._report: CertificateReport | None = None
@@ -102,7 +123,7 @@ class Account:
         self._slipped |= slipped
         self._domain.observe(spans)
         if slipped:
-            self._start_soon(self._domain.keep)
+            self._domain.keep_soon(self._start_soon)
 
     async def send(self, item: m.Audited) -> None:
         """The same; it never blocks."""
@@ -119,15 +140,13 @@ class Account:
         """The generation is over; `whole`: all that it had shown was audited. `keep` has to follow."""
         if self in self._domain.accounts:
             self._domain.accounts.remove(self)
-        self._end = Evidence((), True, whole, self._released, self._slipped)
-        if self._released:
-            self._domain.certificate.end_generation(self._slipped, whole)
+        self._domain.ended(Evidence((), True, whole, self._released, self._slipped))
         self._last = self._domain.certificate.state
         self.calibration_error = self._domain.calibration.error()
 
     async def keep(self) -> None:
         """Hand what was found to the store."""
-        await self._domain.keep(self._end)
+        await self._domain.keep()
 
     @property
     def report(self) -> CertificateReport:

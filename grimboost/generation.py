@@ -134,8 +134,8 @@ class Generation:
     def _end_account(self) -> None:
         """An audit that was cut short counts as far as it came, never as agreement with the rest."""
         if self._account is not None:
-            counts = self.lane.done.counts if self.lane.done else None
-            self._account.end(counts is not None and counts.audited_tokens >= counts.kept_tokens)
+            lane = self.lane
+            self._account.end(lane.done is not None and lane.final >= len(lane.data))
 
     async def keep_evidence(self) -> None:
         """Behind `run`: what was learned about the drafter goes to the store."""

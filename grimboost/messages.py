@@ -183,8 +183,8 @@ class Commit(Message, frozen=True):
     """Cascade -> revealer: bytes that are final. Show them up to `reveal_to` (offset), hold the rest back.
 
     A commit with `finish` is the last one, and its `reveal_to` is the cut point. Of what was released behind
-    these bytes, `standing` bytes stand; `slips` are found in them. Beyond `certain_to` a stop string may yet take
-    back what the client was shown; absent, it cannot.
+    these bytes, `standing` bytes stand; `slips` are found in them. Beyond `certain_to` bytes are not final: a stop
+    string may yet take them back, or nobody will check them any more; absent, all are.
     """
 
     offset: int

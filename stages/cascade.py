@@ -217,8 +217,12 @@ class CascadeStage:
             verdict.accepted_bytes if whole else sum(len(token.data) for token in verdict.tokens[:accepted])
         )
         kept_to = self._shown if audit.void is None else min(self._shown, offset + audit.void)
-        right = _whole_before(kept_to, offset, taken.tokens)
-        void = _whole_before(self._shown, offset, self._released) - _whole_before(kept_to, offset, self._released)
+        if self._config.shown_stands:  # also a token of which only the head was shown, before a stop string
+            right = _begun_before(kept_to, offset, audit.tokens)
+        else:
+            right = _whole_before(kept_to, offset, taken.tokens)
+        void = _begun_before(self._shown, offset, self._released) - _whole_before(kept_to, offset, self._released)
+        void = 0 if audit.void is None else void
         audited = right if self._config.shown_stands else right + len(audit.wrong)
         trust = self._trust.state
         self._counts = replace(
@@ -246,8 +250,8 @@ class CascadeStage:
         """The end is released; nobody waits for its audit."""
         offset = self._rules.length
         taken = self._rules.take([m.PathToken(span.id, span.data) for span in self._released])
-        self._count_unchecked(len(taken.tokens))
-        return self._finish(taken.finish or m.FinishReason.LENGTH, taken.data, offset)
+        self._count_unchecked(len(taken.tokens), max(0, self._rules.length - max(self._shown, offset)))
+        return self._finish(taken.finish or m.FinishReason.LENGTH, taken.data, offset, certain_to=offset)
 
     def _break_off(self, reason: m.FinishReason, error: str | None = None) -> list[m.Message]:
         """Shown bytes that cannot be taken back stand, checked or not; the others go."""
@@ -255,12 +259,17 @@ class CascadeStage:
         if self._config.shown_stands and self._shown > offset:
             data = _bytes(self._released)[: self._shown - offset]
             self._count_unchecked(len(self._rules.take(self._shown_tokens()).tokens))
-        return self._finish(reason, data, offset, error)
+        return self._finish(reason, data, offset, error, certain_to=offset)
 
-    def _count_unchecked(self, tokens: int) -> None:
-        """These were shown, stand, and will never be checked."""
+    def _count_unchecked(self, tokens: int, size: int = 0) -> None:
+        """These tokens were shown or are now, stand, and will never be checked; `size` bytes are shown now."""
         c = self._counts
-        self._counts = replace(c, released_tokens=c.released_tokens + tokens, kept_tokens=c.kept_tokens + tokens)
+        self._counts = replace(
+            c,
+            released_tokens=c.released_tokens + tokens,
+            released_bytes=c.released_bytes + size,
+            kept_tokens=c.kept_tokens + tokens,
+        )
 
     def _shown_tokens(self) -> tuple[m.PathToken, ...]:
         """Released spans of which everything was shown, as tokens."""
@@ -278,7 +287,9 @@ class CascadeStage:
         offset: int,
         error: str | None = None,
         slips: tuple[m.Slip, ...] = (),
+        certain_to: int | None = None,
     ) -> list[m.Message]:
+        """`certain_to`: output offset from which on nothing will be checked; absent, all is."""
         self._state = State.FINISHED
         cut = self._rules.stop_now(reason)
         if self._config.shown_stands:
@@ -294,12 +305,22 @@ class CascadeStage:
             retracted_bytes=c.retracted_bytes + taken_back,
         )
         # `ids` of the last commit is the whole path: a stop string may have taken back earlier ids
-        last = m.Commit(offset, data, cut, path, reason, self._counts, error, slips=slips)
+        certain = certain_to if data else None
+        last = m.Commit(offset, data, cut, path, reason, self._counts, error, slips=slips, certain_to=certain)
         return [m.Finished(self._prompt_tokens + len(path), reason), last]
 
 
 def _bytes(spans: Iterable[m.Span]) -> bytes:
     return b"".join(span.data for span in spans)
+
+
+def _begun_before(offset: int, begin: int, pieces: Iterable[m.Span | m.PathToken]) -> int:
+    """Of pieces from offset `begin` on, how many have a byte before that offset."""
+    count, at = 0, begin
+    for piece in pieces:
+        count += bool(piece.data) and at < offset
+        at += len(piece.data)
+    return count
 
 
 def _whole_before(offset: int, begin: int, pieces: Iterable[m.Span | m.PathToken]) -> int:

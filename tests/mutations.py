@@ -93,8 +93,8 @@ MUTATIONS = (
     Mutation(
         "the verifier takes spans of any epoch",
         "stages/verifier.py",
-        "        if message.epoch == self._epoch:\n",
-        "        if True:\n",
+        "        if message.epoch == self._epoch:\n            self._waiting.join",
+        "        if True:\n            self._waiting.join",
         (VERIFIER,),
     ),
     Mutation(

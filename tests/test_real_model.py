@@ -206,7 +206,7 @@ def test_the_event_loop_stays_responsive_while_the_target_works(engine: Engine, 
 # ---------------------------------------------------------------- streaming mode
 
 
-STREAMING: dict[str, Any] = {"mode": "streaming", "release": "always", "threshold": 0.5, "ignore_eos": True}
+STREAMING: dict[str, Any] = {"mode": "streaming", "release": "always", "threshold": 0.0, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +235,7 @@ def test_the_slips_that_the_engine_counts_are_those_of_an_audit_by_transformers(
     assert len(result.token_ids) == TOKENS
     assert list(figures.slip_positions) == audit(made.request.prompt.prompt_ids, result.token_ids)
     if prompt == CHAT:
-        assert figures.slip_tokens > 0  # a threshold of one half lets errors through; else nothing is shown here
+        assert figures.slip_tokens > 0  # whatever is drafted is shown; else this would prove nothing
 
 
 @pytest.mark.parametrize("prompt", [CHAT, GROUNDED])

@@ -160,6 +160,8 @@ def test_an_open_end_does_not_wait_for_the_audit() -> None:
         assert (len(result.token_ids), result.finish_reason) == (12, "length")
         assert client.text == VOCABULARY.join(result.token_ids)
         assert result.statistics.audited_tokens < result.statistics.released_tokens
+        assert client.committed < len(client.text)  # what was not checked is never called final
+        assert len(generation.faithful) <= client.committed
         assert not result.statistics.certificate.answers  # type: ignore[union-attr]
 
     run(main)
@@ -179,6 +181,9 @@ def test_a_cancelled_client_keeps_what_it_saw(backend: str) -> None:
                         generation.cancel()
             assert text == generation.result.data
             assert text.startswith(VOCABULARY.join(generation.result.token_ids))
+            if not generation.result.statistics.audited_tokens:
+                assert generation.faithful == b""
+                assert generation.result.statistics.commit_seconds is None
 
     run(main, backend)
     assert_clean(used)
@@ -290,6 +295,38 @@ def test_a_store_that_fails_costs_evidence_and_no_generation(
 
     run(main)
     assert "not kept" in caplog.text
+
+
+def test_what_a_store_refused_is_offered_again_and_closes_what_it_had_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = CertificateStore(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def main() -> None:
+        async with make_engine(target(), oracle(longest=6), certificates=store) as engine:
+            await generated(engine, 1)
+            [domain] = engine._certifier.domains.values()
+            assert domain.certificate.opened
+            with monkeypatch.context() as patched:
+                patched.setattr(store, "_write", full)
+                account = engine._certifier.account("default", 0.5, 0.5, engine._keep_soon)
+                account.begin(lambda message: None)
+                for _ in range(20):
+                    account.post_nowait(m.Audited((m.JudgedSpan(0.9, True, True),)))
+                account.end(True)
+                await account.keep()
+            assert not domain.certificate.opened
+            await domain.keep()
+            assert domain.certificate.report().closings == 1
+            assert not domain.unkept
+
+    run(main)
+    [record] = store.records()
+    assert record.certificate.closings == 1
+    assert caplog.text.count("not kept") <= 3  # not once for each slip
 
 
 def test_a_generation_cut_short_is_never_agreement() -> None:

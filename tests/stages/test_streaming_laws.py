@@ -152,6 +152,12 @@ class Case:
         if self.cascade.max_new_bytes is not None:
             assert len(client.text) <= self.cascade.max_new_bytes
         self.check_epochs()
+        counts = done.counts
+        assert len(counts.slips) <= counts.audited_tokens <= counts.released_tokens
+        if self.made.cascade.shown_stands:
+            assert bool(counts.released_tokens) == bool(counts.released_bytes)
+        unchecked = len(client.text) - client.committed
+        assert not unchecked or self.open_end
         # a verdict is one pass and commits at least one token: never more passes than tokens
         tokens = sum(len(one.tokens) for one in self.committed())
         assert done.counts.target_passes <= tokens + 1
