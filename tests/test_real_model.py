@@ -224,7 +224,11 @@ def audit(directory: Path) -> Callable[[Sequence[int], Sequence[int]], list[int]
     return positions
 
 
-@pytest.mark.parametrize("prompt", [CHAT, GROUNDED])
+NEW = "Name three animals of a farm, and for each one what it eats and what it gives."
+"""Not answered before in this engine: its datastore knows the other answers by heart, and nothing would slip."""
+
+
+@pytest.mark.parametrize("prompt", [NEW, GROUNDED])
 def test_the_slips_that_the_engine_counts_are_those_of_an_audit_by_transformers(
     engine: Engine, portal: BlockingPortal, audit: Callable[[Sequence[int], Sequence[int]], list[int]], prompt: str
 ) -> None:
@@ -234,7 +238,7 @@ def test_the_slips_that_the_engine_counts_are_those_of_an_audit_by_transformers(
     assert figures.audited_tokens == figures.released_tokens
     assert len(result.token_ids) == TOKENS
     assert list(figures.slip_positions) == audit(made.request.prompt.prompt_ids, result.token_ids)
-    if prompt == CHAT:
+    if prompt == NEW:
         assert figures.slip_tokens > 0  # whatever is drafted is shown; else this would prove nothing
 
 
