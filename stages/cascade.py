@@ -126,14 +126,19 @@ class CascadeStage:
         audit = self._audit(verdict, offset)
         first = len(self._rules.ids)
         taken = self._rules.take(audit.tokens)
-        self._count(verdict, taken, audit, offset)
-        slips = self._slips(audit, first, offset)
+        self._count(verdict, len(taken.tokens))
+        slips: tuple[m.Slip, ...] = ()
+        if self._config.streaming:
+            self._count_audit(audit, taken, offset)
+            slips = self._slips(audit, first, offset)
         self._released = audit.left
         told: list[m.Message] = [m.Audited(audit.judged)] if audit.judged else []
         if taken.finish:
             return [*told, *self._finish(taken.finish, taken.data, offset, slips=slips)]
-        self._judge(audit, slips, offset)
-        reveal_to, _ = self._show()
+        reveal_to = taken.reveal_to
+        if self._config.streaming:
+            self._judge(audit, slips, offset)
+            reveal_to, _ = self._show()
         standing = _size(self._released)
         ids = tuple(token.id for token in taken.tokens)
         certain = taken.reveal_to if self._config.streaming and not self._config.shown_stands else None
@@ -209,22 +214,13 @@ class CascadeStage:
         )
         return slips
 
-    def _count(self, verdict: m.Verdict, taken: Taken, audit: Audit, offset: int) -> None:
-        c, kept = self._counts, len(taken.tokens)
+    def _count(self, verdict: m.Verdict, kept: int) -> None:
+        c = self._counts
         accepted = min(verdict.accepted, kept)
         whole = accepted == verdict.accepted
         accepted_bytes = (
             verdict.accepted_bytes if whole else sum(len(token.data) for token in verdict.tokens[:accepted])
         )
-        kept_to = self._shown if audit.void is None else min(self._shown, offset + audit.void)
-        if self._config.shown_stands:  # also a token of which only the head was shown, before a stop string
-            right = _begun_before(kept_to, offset, audit.tokens)
-        else:
-            right = _whole_before(kept_to, offset, taken.tokens)
-        void = _begun_before(self._shown, offset, self._released) - _whole_before(kept_to, offset, self._released)
-        void = 0 if audit.void is None else void
-        audited = right if self._config.shown_stands else right + len(audit.wrong)
-        trust = self._trust.state
         self._counts = replace(
             c,
             target_passes=c.target_passes + verdict.passes,
@@ -237,7 +233,21 @@ class CascadeStage:
             mismatches=c.mismatches + (verdict.outcome is m.Outcome.MISMATCH),
             realignments=c.realignments + (verdict.outcome is m.Outcome.REALIGNED),
             ties_rechecked=c.ties_rechecked + verdict.ties,
-            released_tokens=c.released_tokens + right + void,
+        )
+
+    def _count_audit(self, audit: Audit, taken: Taken, offset: int) -> None:
+        """What of the shown tokens the verdict has checked, and in which state it came."""
+        kept_to = self._shown if audit.void is None else min(self._shown, offset + audit.void)
+        if self._config.shown_stands:  # also a token of which only the head was shown, before a stop string
+            right = _begun_before(kept_to, offset, audit.tokens)
+        else:
+            right = _whole_before(kept_to, offset, taken.tokens)
+        void = _begun_before(self._shown, offset, self._released) - _whole_before(kept_to, offset, self._released)
+        audited = right if self._config.shown_stands else right + len(audit.wrong)
+        trust, kept, c = self._trust.state, len(taken.tokens), self._counts
+        self._counts = replace(
+            c,
+            released_tokens=c.released_tokens + right + (0 if audit.void is None else void),
             kept_tokens=c.kept_tokens + right,
             audited_tokens=c.audited_tokens + audited,
             doubt_tokens=c.doubt_tokens + kept * (trust in {Trust.DOUBT, Trust.REPAIR}),
