@@ -160,10 +160,7 @@ def _streaming_summary(s: Statistics, params: Parameters) -> str:
     back = f", {s.retracted_bytes} bytes taken back" if s.retracted_bytes else ""
     unchecked = s.released_tokens - s.audited_tokens if params.on_slip == "continue" else 0
     left = f", {unchecked} never checked" if unchecked > 0 else ""
-    why = {"never": "nothing may be", "always": "without a certificate, for an experiment"}.get(params.release)
-    if why is None:
-        why = f"certificate {s.certificate.reason}" if s.certificate else "not while sampling"
-    return f"\n{shown}{slips}{back}{left}; {why}"
+    return f"\n{shown}{slips}{back}{left}; {s.release_reason}"
 
 
 def _report(options: GenerateOptions, generation: Generation, facts: TargetFacts) -> bytes:

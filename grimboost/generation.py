@@ -214,7 +214,7 @@ class Generation:
         if self._failure is not None:
             reason = m.FinishReason.ERROR
         error = done.error if done else (repr(self._failure) if self._failure else None)
-        figures = statistics(lane, self.counts, self._account)
+        figures = statistics(lane, self.counts, self._account, self.request.parameters)
         return Result(bytes(lane.data), done.ids if done else (), reason, figures, error)
 
     @property

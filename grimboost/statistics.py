@@ -11,6 +11,7 @@ from msgspec import Struct
 from grimboost import messages as m
 from grimboost.certifier import Account
 from grimboost.client_lane import ClientLane
+from grimboost.parameters import Parameters
 from grimboost.spread import Spread, spread
 from grimboost.stages.certificate import CertificateReport
 from grimboost.worker import WorkerStatistics
@@ -67,9 +68,21 @@ class Statistics(Struct, frozen=True):
     commit_seconds: Spread | None = None
     calibration_error: float | None = None
     certificate: CertificateReport | None = None
+    release_reason: str | None = None
 
 
-def statistics(lane: ClientLane, counts: m.Counts, account: Account | None) -> Statistics:
+def release_reason(params: Parameters, account: Account | None) -> str | None:
+    """In words, why bytes may or may not be shown unchecked; None in strict mode."""
+    if params.mode == "strict":
+        return None
+    if account is None:
+        return "nothing is shown unchecked while the target samples"
+    if params.release == "always":
+        return "without a certificate, for an experiment"
+    return "nothing may be" if params.release == "never" else f"certificate {account.report.reason}"
+
+
+def statistics(lane: ClientLane, counts: m.Counts, account: Account | None, params: Parameters) -> Statistics:
     """As far as the generation has come."""
     ended = lane.ended or lane.now()
     prefilled = lane.prefilled or ended
@@ -114,6 +127,7 @@ def statistics(lane: ClientLane, counts: m.Counts, account: Account | None) -> S
         commit_seconds=lane.commit_seconds,
         calibration_error=account.calibration_error if account else None,
         certificate=account.report if account else None,
+        release_reason=release_reason(params, account),
     )
 
 

@@ -159,6 +159,7 @@ def test_streaming_reports_what_was_shown_early_what_slipped_and_why_it_could(
     assert stats["certificate"]["reason"].startswith("closed: ")
     assert f"{stats['released_tokens']} tokens shown unchecked" in err
     assert "without a certificate, for an experiment" in err
+    assert stats["release_reason"] == "without a certificate, for an experiment"
 
     status, listed, err = run(environment, "certificate", "list")
     assert status == 0, err
