@@ -260,7 +260,8 @@ class CascadeStage:
         """The end is released; nobody waits for its audit."""
         offset = self._rules.length
         taken = self._rules.take([m.PathToken(span.id, span.data) for span in self._released])
-        self._count_unchecked(len(taken.tokens), max(0, self._rules.length - max(self._shown, offset)))
+        cut = self._rules.length
+        self._count_unchecked(_begun_before(cut, offset, self._released), max(0, cut - max(self._shown, offset)))
         return self._finish(taken.finish or m.FinishReason.LENGTH, taken.data, offset, certain_to=offset)
 
     def _break_off(self, reason: m.FinishReason, error: str | None = None) -> list[m.Message]:
@@ -268,11 +269,12 @@ class CascadeStage:
         offset, data = self._rules.length, b""
         if self._config.shown_stands and self._shown > offset:
             data = _bytes(self._released)[: self._shown - offset]
-            self._count_unchecked(len(self._rules.take(self._shown_tokens()).tokens))
+            self._rules.take(self._shown_tokens())
+            self._count_unchecked(_begun_before(self._shown, offset, self._released))
         return self._finish(reason, data, offset, error, certain_to=offset)
 
     def _count_unchecked(self, tokens: int, size: int = 0) -> None:
-        """These tokens were shown or are now, stand, and will never be checked; `size` bytes are shown now."""
+        """So many tokens, or heads of such, are shown, stand, and will never be checked; `size` bytes are new."""
         c = self._counts
         self._counts = replace(
             c,
