@@ -136,3 +136,13 @@ class Counts(Struct, frozen=True):
     doubt_tokens: int = 0
     takeover_tokens: int = 0
     takeovers: int = 0
+
+    @property
+    def slip_tokens(self) -> int:
+        """Tokens that slipped."""
+        return len(self.slips)
+
+    @property
+    def slip_bytes(self) -> int:
+        """Their bytes, as shown."""
+        return sum(len(slip.data) for slip in self.slips)

@@ -71,15 +71,15 @@ class Statistics(Struct, frozen=True):
     release_reason: str | None = None
 
 
-def release_reason(params: Parameters, account: Account | None) -> str | None:
+def release_reason(params: Parameters, certificate: CertificateReport | None) -> str | None:
     """In words, why bytes may or may not be shown unchecked; None in strict mode."""
     if params.mode == "strict":
         return None
-    if account is None:
+    if certificate is None:
         return "nothing is shown unchecked while the target samples"
     if params.release == "always":
         return "without a certificate, for an experiment"
-    return "nothing may be" if params.release == "never" else f"certificate {account.report.reason}"
+    return "nothing may be" if params.release == "never" else f"certificate {certificate.reason}"
 
 
 def statistics(lane: ClientLane, counts: m.Counts, account: Account | None, params: Parameters) -> Statistics:
@@ -88,6 +88,7 @@ def statistics(lane: ClientLane, counts: m.Counts, account: Account | None, para
     prefilled = lane.prefilled or ended
     decode = ended - prefilled
     c = counts
+    certificate = account.report if account else None
     per_thousand = 1000.0 / c.new_tokens if c.new_tokens else 0.0
     return Statistics(
         prompt_tokens=c.prompt_tokens,
@@ -113,8 +114,8 @@ def statistics(lane: ClientLane, counts: m.Counts, account: Account | None, para
         released_bytes=c.released_bytes,
         coverage=c.kept_tokens / c.new_tokens if c.new_tokens else 0.0,
         audited_tokens=c.audited_tokens,
-        slip_tokens=len(c.slips),
-        slip_bytes=sum(len(slip.data) for slip in c.slips),
+        slip_tokens=c.slip_tokens,
+        slip_bytes=c.slip_bytes,
         slip_positions=tuple(slip.position for slip in c.slips),
         slips=c.slips,
         retracted_bytes=c.retracted_bytes,
@@ -126,8 +127,8 @@ def statistics(lane: ClientLane, counts: m.Counts, account: Account | None, para
         audit_lag_bytes=lane.audit_lag_bytes,
         commit_seconds=lane.commit_seconds,
         calibration_error=account.calibration_error if account else None,
-        certificate=account.report if account else None,
-        release_reason=release_reason(params, account),
+        certificate=certificate,
+        release_reason=release_reason(params, certificate),
     )
 
 
@@ -157,10 +158,8 @@ class Totals(Struct, frozen=True):
 
     def with_generation(self, counts: m.Counts) -> "Totals":
         """One generation more."""
-        own = {"generations": 1, "slip_tokens": len(counts.slips)}
-        own["slip_bytes"] = sum(len(slip.data) for slip in counts.slips)
         mine = msgspec.structs.asdict(self)
-        return Totals(**{name: value + own.get(name, getattr(counts, name, 0)) for name, value in mine.items()})
+        return Totals(**{name: value + getattr(counts, name, 1) for name, value in mine.items()})
 
 
 class EngineStatistics(Struct, frozen=True):

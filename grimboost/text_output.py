@@ -67,7 +67,7 @@ class Pipe:
         data = bytes(self._text[:size])
         del self._text[:size]
         self._written = to
-        return await run_sync(write_now, data, abandon_on_cancel=True)
+        return await write(data)
 
 
 class Screen:
@@ -99,7 +99,7 @@ class Screen:
                 self._live.slip(slip.offset, len(slip.data))
 
     def _write(self, data: bytes) -> None:
-        self._alive = self._alive and write_now(data)
+        self._alive = self._alive and _write_now(data)
 
 
 def text_output(*, as_json: bool, streaming: bool) -> TextOutput:
@@ -109,8 +109,12 @@ def text_output(*, as_json: bool, streaming: bool) -> TextOutput:
     return Screen() if streaming and sys.stdout.isatty() else Pipe()
 
 
-def write_now(data: bytes) -> bool:
-    """Write to standard output; False if its reader is gone."""
+async def write(data: bytes) -> bool:
+    """Write to standard output, in a thread: who does not read must not stop signals. False if nobody will."""
+    return await run_sync(_write_now, data, abandon_on_cancel=True)
+
+
+def _write_now(data: bytes) -> bool:
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

@@ -14,6 +14,7 @@ wire.
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from grimboost.messages import JudgedSpan, PathToken, Span
 
@@ -62,7 +63,7 @@ def audit_standing(
     walk = _Walk(released, shown)
     for place, own in enumerate(choices):
         fed = candidate[place] if place < len(candidate) else None
-        if not walk.step(own, fed, place, allowed) or fed is None or fed.id != walk.tokens[-1].id:
+        if not walk.step(own, fed, allowed) or fed is None or fed.id != walk.tokens[-1].id:
             break
     return walk.result()
 
@@ -79,8 +80,9 @@ class _Walk:
         self._judged: list[JudgedSpan] = []
         self._fits, self._corrected = True, False
 
-    def step(self, own: PathToken, fed: Span | None, place: int, allowed: Allowed) -> bool:
+    def step(self, own: PathToken, fed: Span | None, allowed: Allowed) -> bool:
         """Take one choice; False if no later one can be used."""
+        place = len(self.tokens)
         if self._at >= self._shown:
             return self._unshown(own, fed)
         span = self._released[self._next]
@@ -199,7 +201,7 @@ def _behind(released: Sequence[Span], size: int) -> tuple[tuple[Span, ...], bool
     for place, span in enumerate(released):
         if at + len(span.data) > size:
             cut = size - at
-            rest = Span(span.id, span.data[cut:], span.confidence, span.whole)
+            rest = replace(span, data=span.data[cut:])
             return (rest, *released[place + 1 :]), cut == 0
         at += len(span.data)
     return (), True

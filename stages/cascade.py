@@ -96,10 +96,10 @@ class CascadeStage:
         if len(self._released) == begun:
             return []
         data = _bytes(self._released[begun:])
-        reveal_to, ended = self._show()
+        _, ended = self._show()
         if self._config.open_end and (ended or not self._rules.allows(len(self._released) + 1, size + 1, -1)):
             return self._end_unaudited()
-        return [m.Reveal(offset, data, max(reveal_to, self._shown))]
+        return [m.Reveal(offset, data, self._shown)]
 
     def _joining(self, message: m.Release, offset: int) -> Iterable[m.Span]:
         """Spans from `offset` on: what lies before it a verdict has overtaken."""

@@ -80,23 +80,23 @@ class GateStage:
         if not self._streaming or draft.epoch != self._epoch:
             spans = tuple(m.GatedSpan(span, m.Decision.VERIFY, self._config.mode) for span in draft.spans)
             return [m.Spans(draft.epoch, draft.frontier, draft.offset, spans, draft.retired, draft.more)]
-        at = draft.offset
-        while self._waiting and self._waiting[-1][0] >= at:
-            self._waiting.pop()  # the drafter has begun anew
+        at, graded = draft.offset, list[tuple[int, m.Span, float]]()
         for span in draft.spans:
-            self._waiting.append((at, span, self._config.calibration.of(span.confidence)))
+            graded.append((at, span, self._config.calibration.of(span.confidence)))
             at += len(span.data)
+        while self._waiting and self._waiting[-1][0] >= draft.offset:
+            self._waiting.pop()  # the drafter has begun anew
+        self._waiting.extend(graded)
         before = self._released_to
         released = self._release(self._next())
-        spans = self._explained(draft, before)
+        spans = self._explained(graded, before)
         answer = m.Spans(draft.epoch, draft.frontier, draft.offset, spans, draft.retired, draft.more)
         return [*released, answer]
 
-    def _explained(self, draft: m.Draft, before: int) -> tuple[m.GatedSpan, ...]:
-        """The draft's spans, each with what was decided of it and why."""
-        spans, at, blocked = [], draft.offset, False
-        for span in draft.spans:
-            confidence = self._config.calibration.of(span.confidence)
+    def _explained(self, graded: list[tuple[int, m.Span, float]], before: int) -> tuple[m.GatedSpan, ...]:
+        """A draft's spans, each with what was decided of it and why."""
+        spans, blocked = [], False
+        for at, span, confidence in graded:
             end = at + len(span.data)
             if end <= self._released_to:
                 decision, reason = m.Decision.RELEASE, "confident" if end > before else "standing"
@@ -105,7 +105,6 @@ class GateStage:
                 decision, reason = m.Decision.VERIFY, self._reason(at, span, confidence) or waits
                 blocked = True
             spans.append(m.GatedSpan(span, decision, reason, confidence))
-            at = end
         return tuple(spans)
 
     # ------------------------------------------------------------ what may be shown
@@ -114,18 +113,18 @@ class GateStage:
     def _position(self) -> int:
         return max(self._released_to, self._frontier)
 
-    def _next(self) -> list[tuple[m.Span, float]]:
+    def _next(self) -> list[m.Span]:
         """Waiting spans from the released frontier on that nothing forbids, to the end of a whole character."""
-        found: list[tuple[m.Span, float]] = []
+        found: list[m.Span] = []
         at = self._position
         while self._waiting and self._waiting[0][0] < at:
             self._waiting.popleft()
         for offset, span, confidence in self._waiting:
             if offset != at or self._reason(at, span, confidence, len(found)) is not None:
                 break
-            found.append((span, confidence))
+            found.append(span)
             at += len(span.data)
-        while found and inside_character(self._tail + b"".join(span.data for span, _ in found)):
+        while found and inside_character(self._tail + b"".join(span.data for span in found)):
             found.pop()
         return found
 
@@ -148,16 +147,16 @@ class GateStage:
         )
         return next((reason for reason, holds in ways if holds), None)
 
-    def _release(self, spans: list[tuple[m.Span, float]]) -> list[m.Message]:
+    def _release(self, spans: list[m.Span]) -> list[m.Message]:
         if not spans:
             return []
         offset = self._position
-        for span, _ in spans:
+        for span in spans:
             self._waiting.popleft()
             self._released_to = self._position + len(span.data)
             self._ends.append(self._released_to)
             self._tail = (self._tail + span.data)[-TAIL:]
-        return [m.Release(self._epoch, offset, tuple(span for span, _ in spans))]
+        return [m.Release(self._epoch, offset, tuple(spans))]
 
     # ------------------------------------------------------------ what the cascade says
 

@@ -279,13 +279,15 @@ def test_evidence_that_does_not_hold_is_refused_before_any_work(tmp_path: Path) 
     run(main)
 
 
+def full(*_: object) -> None:
+    """What a store's write comes to."""
+    raise OSError(28, "No space left on device")
+
+
 def test_a_store_that_fails_costs_evidence_and_no_generation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = CertificateStore(tmp_path)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
 
     async def main() -> None:
         async with make_engine(target(), oracle(), certificates=store) as engine:
@@ -301,9 +303,6 @@ def test_what_a_store_refused_is_offered_again_and_closes_what_it_had_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = CertificateStore(tmp_path)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
 
     async def main() -> None:
         async with make_engine(target(), oracle(longest=6), certificates=store) as engine:
