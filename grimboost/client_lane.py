@@ -9,7 +9,7 @@ from collections import deque
 
 from grimboost import messages as m
 from grimboost.mailbox import Mailbox
-from grimboost.spread import Spread, spread
+from grimboost.spread import Spread, even_spread, spread
 
 
 class ClientLane:
@@ -46,12 +46,12 @@ class ClientLane:
     @property
     def gap_seconds(self) -> Spread | None:
         """Seconds between two chunks, None with fewer than two."""
-        return spread((gap, 1.0) for gap in self.gaps)
+        return even_spread(self.gaps)
 
     @property
     def audit_lag_bytes(self) -> Spread | None:
         """Bytes shown and not final, whenever something was shown unchecked; None if nothing ever was."""
-        return spread((lag, 1.0) for lag in self.lags)
+        return even_spread(self.lags)
 
     @property
     def commit_seconds(self) -> Spread | None:

@@ -23,6 +23,10 @@ def _all(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
     return decorate
 
 
+def _number(name: str, kind: click.IntRange, default: int, text: str) -> Callable[[Any], Any]:
+    return click.option(name, type=kind, default=default, show_default=True, metavar="N", help=text)
+
+
 model_options = _all(
     click.option("--target", default="smollm2-135m", show_default=True, help="Alias, local directory or hub id."),
     click.option(
@@ -133,54 +137,17 @@ streaming_options = _all(
         help="Least calibrated confidence of what is shown unchecked; a certificate can only raise it. [default: "
         "what the certificate allows; 0.7 with --release always]",
     ),
-    click.option(
-        "--anchor-bytes",
-        type=_SIZE,
-        default=512,
-        show_default=True,
-        metavar="N",
-        help="Everything shown is verified at least every N bytes.",
-    ),
-    click.option(
-        "--max-unverified-bytes",
-        type=_SIZE,
-        default=192,
-        show_default=True,
-        metavar="N",
-        help="At most N bytes are shown and not yet checked.",
-    ),
-    click.option(
-        "--max-unverified-tokens",
-        type=_SIZE,
-        default=64,
-        show_default=True,
-        metavar="N",
-        help="The same in tokens.",
-    ),
-    click.option(
+    _number("--anchor-bytes", _SIZE, 512, "Everything shown is verified at least every N bytes."),
+    _number("--max-unverified-bytes", _SIZE, 192, "At most N bytes are shown and not yet checked."),
+    _number("--max-unverified-tokens", _SIZE, 64, "The same in tokens."),
+    _number(
         "--doubt-bytes",
-        type=_COUNT,
-        default=32,
-        show_default=True,
-        metavar="N",
-        help="After a slip nothing is shown unchecked for N bytes, twice as many after a failed repair.",
+        _COUNT,
+        32,
+        "After a slip nothing is shown unchecked for N bytes, twice as many after a failed repair.",
     ),
-    click.option(
-        "--max-repairs",
-        type=_COUNT,
-        default=2,
-        show_default=True,
-        metavar="N",
-        help="After more failed repairs the target goes on by itself for a while.",
-    ),
-    click.option(
-        "--takeover-tokens",
-        type=_COUNT,
-        default=8,
-        show_default=True,
-        metavar="N",
-        help="For so many tokens.",
-    ),
+    _number("--max-repairs", _COUNT, 2, "After more failed repairs the target goes on by itself for a while."),
+    _number("--takeover-tokens", _COUNT, 8, "For so many tokens."),
     click.option(
         "--on-slip",
         type=click.Choice(["continue", "retract"]),

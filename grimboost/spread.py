@@ -15,6 +15,11 @@ class Spread(Struct, frozen=True):
     max: float = 0.0
 
 
+def even_spread(values: Iterable[float]) -> Spread | None:
+    """Of values that count alike."""
+    return spread((value, 1.0) for value in values)
+
+
 def spread(values: Iterable[tuple[float, float]]) -> Spread | None:
     """Of (value, weight) pairs; None if there are none."""
     ordered = sorted((value, weight) for value, weight in values if weight > 0)

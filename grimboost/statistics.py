@@ -12,7 +12,7 @@ from grimboost import messages as m
 from grimboost.certifier import Account
 from grimboost.client_lane import ClientLane
 from grimboost.parameters import Parameters
-from grimboost.spread import Spread, spread
+from grimboost.spread import Spread, even_spread, spread
 from grimboost.stages.certificate import CertificateReport
 from grimboost.worker import WorkerStatistics
 
@@ -200,8 +200,8 @@ class Recent:
     def spreads(self) -> dict[str, Spread | None]:
         """By the names of `EngineStatistics`. A few milliseconds."""
         return {
-            "time_to_first_byte_seconds": spread((value, 1.0) for value in self._first),
-            "gap_seconds": spread((value, 1.0) for value in self._gaps),
-            "audit_lag_bytes": spread((value, 1.0) for value in self._lags),
+            "time_to_first_byte_seconds": even_spread(self._first),
+            "gap_seconds": even_spread(self._gaps),
+            "audit_lag_bytes": even_spread(self._lags),
             "commit_seconds": spread(self._waits),
         }
