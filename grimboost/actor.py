@@ -1,15 +1,18 @@
 """The one shell around a pure stage: receive, record, decide, send. All five actors run this loop.
 
-It is the only place that awaits on behalf of a stage, notes its inputs for the log, and knows how an actor
-ends: done (the stage says so), failed (it raised: the task group of its generation ends) or cancelled.
+It is the only place that awaits on behalf of a stage, notes its inputs for the log and its times for instruments,
+and knows how an actor ends: done (the stage says so), failed (it raised: the task group of its generation ends) or
+cancelled.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from anyio.lowlevel import checkpoint
 from msgspec import Struct
 
+from grimboost.instruments import Instruments, Turn
 from grimboost.mailbox import Mailbox, MailboxClosed
 from grimboost.messages import Elapsed, Message
 from grimboost.stages.stage import Stage
@@ -28,10 +31,12 @@ class Outlet(Protocol):
 
 
 class ActorStatistics(Struct, frozen=True):
-    """Messages in and out since the start."""
+    """Messages in and out since the start, and seconds: deciding and sending, and waiting for room."""
 
     received: int
     sent: int
+    busy_seconds: float = 0.0
+    blocked_seconds: float = 0.0
 
 
 class Actor:
@@ -44,12 +49,18 @@ class Actor:
         mailbox: Mailbox[Any],
         outlets: Mapping[str, Outlet],
         record: Callable[[str, Message, list[Message]], None],
+        run: int = 0,
+        instruments: Instruments | None = None,
     ) -> None:
+        """`run`: number of the generation, for instruments."""
         self.name = name
+        self.run_number = run
         self.mailbox = mailbox
         self._stage = stage
         self._record = record
+        self._instruments = instruments or Instruments()
         self._received = self._sent = 0
+        self._busy = self._blocked = 0.0
         self._routes = {
             message: tuple((outlets[edge.receiver], edge.blocks) for edge in edges)
             for message, edges in routes(name).items()
@@ -57,12 +68,13 @@ class Actor:
 
     def statistics(self) -> ActorStatistics:
         """A snapshot."""
-        return ActorStatistics(self._received, self._sent)
+        return ActorStatistics(self._received, self._sent, self._busy, self._blocked)
 
     async def run(self) -> None:
         """Until the stage is done. The mailbox is closed on every way out, so nobody waits for this actor."""
         try:
             handled = 0
+            idle = time.perf_counter()
             while not self._stage.done:
                 message = self.mailbox.receive_nowait()
                 if message is None:
@@ -71,11 +83,14 @@ class Actor:
                     await checkpoint()
                     handled = 0
                 handled += 1
-                await self._handle(Elapsed() if message is None else message)
+                idle = await self._handle(Elapsed() if message is None else message, idle)
         finally:
             self.mailbox.close()
 
-    async def _handle(self, message: Message) -> None:
+    async def _handle(self, message: Message, idle: float) -> float:
+        """Decide, record and send; `idle` is since when the stage waited. Returns when it is done."""
+        received = time.perf_counter()
+        queued, depth = self.mailbox.queued, len(self.mailbox)
         self._received += 1
         try:
             answers = self._stage.receive(message)
@@ -83,13 +98,42 @@ class Actor:
             self._record(self.name, message, [])  # the message that broke the stage is the one to replay
             raise
         self._record(self.name, message, answers)
+        decided = time.perf_counter()
+        blocked = await self._send(answers)
+        sent = time.perf_counter()
+        self._blocked += blocked
+        self._busy += sent - received - blocked
+        if hooks := self._instruments.turn:
+            turn = Turn(
+                self.run_number,
+                self.name,
+                message,
+                tuple(answers),
+                idle,
+                received,
+                decided,
+                sent,
+                blocked,
+                queued,
+                depth,
+            )
+            self._instruments.tell(hooks, turn)
+        return sent
+
+    async def _send(self, answers: list[Message]) -> float:
+        """Returns the seconds in which it waited for room."""
+        blocked = 0.0
         for answer in answers:
             for outlet, blocks in self._routes[type(answer)]:
                 self._sent += 1
                 if blocks:
+                    begin = time.perf_counter()
                     try:
                         await outlet.send(answer)
                     except MailboxClosed:  # the receiver has ended; what follows is of no use to it
                         continue
+                    finally:
+                        blocked += time.perf_counter() - begin
                 else:
                     outlet.post_nowait(answer)
+        return blocked

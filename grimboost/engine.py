@@ -5,7 +5,6 @@ It knows the stages only as a wiring and the models only as services.
 """
 
 import itertools
-import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -24,7 +23,8 @@ from grimboost.certifier import Account, Certifier
 from grimboost.diagnostics import get_logger
 from grimboost.draft_service import DraftService, Ended
 from grimboost.errors import MisuseError
-from grimboost.generation import Generation, Request
+from grimboost.generation import Generation
+from grimboost.instruments import Instruments
 from grimboost.loading import (
     Kernels,
     LoadedTarget,
@@ -33,14 +33,14 @@ from grimboost.loading import (
     load_target,
     make_drafter,
 )
-from grimboost.log import LogHeader, LogWriter
+from grimboost.log_writer import LogWriter
 from grimboost.model_references import Progress
 from grimboost.parameters import Options, Parameters, parameters
-from grimboost.prompts import prompt_ids, started_with
-from grimboost.resolution import resolve_stages
+from grimboost.prompts import prompt_ids
+from grimboost.recorder import Recorder
+from grimboost.request import header_of, make_request
 from grimboost.statistics import EngineStatistics, Recent, Totals
 from grimboost.target_service import TargetService
-from grimboost.versions import versions
 from grimboost.worker import Job, Lease, Worker
 
 log = get_logger(__name__)
@@ -62,10 +62,11 @@ class Engine:
         worker: Worker | None = None,
         datastore: Path | str | None = "memory",
         certificates: CertificateStore | None = None,
+        instruments: Sequence[object] = (),
     ) -> None:
         """`worker`: the one that loaded the target, already started; without it one is made.
 
-        `datastore` as for `load`. `certificates`: where evidence is kept; without it, in memory.
+        `datastore` and `instruments` as for `load`. `certificates`: where evidence is kept; without it, in memory.
         """
         self.loaded = loaded
         self.drafter = make_drafter(drafter, datastore)
@@ -78,6 +79,9 @@ class Engine:
             self._drafter = Worker("drafter", lambda: service)
             self._workers.append(self._drafter)
         facts = loaded.target.facts
+        self.instruments = Instruments(instruments)
+        for worker_ in self._workers:
+            worker_.instruments = self.instruments
         self._certifier = Certifier(
             certificates or CertificateStore(None),
             f"{facts.digest or facts.name} {facts.precision}",
@@ -100,6 +104,7 @@ class Engine:
         certificates: Path | Literal["default", "memory"] = "default",
         kernels: Kernels | None = None,
         threads: int = 0,
+        instruments: Sequence[object] = (),
         progress: Progress | None = None,
     ) -> "Engine":
         """Fetch, convert and load what is needed, in the thread that will run the target.
@@ -114,6 +119,9 @@ class Engine:
         `certificates` is where streaming mode keeps what it learned about the drafter: counts and no texts, in the
         user's folder for state, in another folder, or in memory.
 
+        `instruments` are told what stages and workers do, and when (`grimboost.instruments`); more can be added
+        and removed while the engine runs, through its attribute of that name.
+
         Raises `ModelReferenceError` (what is wrong with the target, and what to do) or `MisuseError`.
         """
         check_choices(precision, kernels, threads)
@@ -127,7 +135,8 @@ class Engine:
         worker = Worker("target", make, gathers=True)
         await worker.start()
         root = default_root() if certificates == "default" else None if certificates == "memory" else certificates
-        return cls(loaded[0], made, worker=worker, certificates=CertificateStore(root and Path(root)))
+        store = CertificateStore(root and Path(root))
+        return cls(loaded[0], made, worker=worker, certificates=store, instruments=instruments)
 
     # ------------------------------------------------------------ life
 
@@ -249,9 +258,12 @@ class Engine:
         checked = parameters(params, options)
         ids = prompt_ids(self.loaded, prompt, checked)
         account = self._account(checked)
-        request, header = self._request(ids, checked, account)
-        writer = LogWriter(Path(record), header) if record is not None else None
-        return Generation(request, self._target, self._drafter, self._start, writer, account)
+        drafter = self.drafter.name if self.drafter else None
+        clearance = account.clearance if account else None
+        request = make_request(self.loaded, drafter, ids, checked, clearance, next(self._runs), self._capacity)
+        header = header_of(request, self.loaded, drafter)
+        recorder = Recorder(header, LogWriter(Path(record), header) if record is not None else None)
+        return Generation(request, self._target, self._drafter, self._start, recorder, account, self.instruments)
 
     def _account(self, params: Parameters) -> Account | None:
         """Of a sampled generation nothing is learned: what the target draws says little about its drafter."""
@@ -287,33 +299,3 @@ class Engine:
             request = generation.request
             ended = Ended(request.prompt.prompt, generation.faithful)
             self._drafter.submit(Job(Lease(request.run, lambda _: None), ended, always=True))
-
-    def _request(
-        self, ids: tuple[int, ...], params: Parameters, account: Account | None
-    ) -> tuple[Request, LogHeader]:
-        loaded = self.loaded
-        ends = {} if params.ignore_eos else loaded.end_ids
-        configs, rule = resolve_stages(
-            loaded.target.facts,
-            loaded.curve,
-            params,
-            len(ids),
-            tuple(loaded.end_ids),
-            self.drafter is not None,
-            account.clearance if account else None,
-        )
-        started = started_with(loaded.target.vocabulary, ids)
-        request = Request(next(self._runs), params, started, configs, rule, self._capacity)
-        header = LogHeader(
-            versions=versions(),
-            model=loaded.target.facts.name,
-            model_digest=loaded.target.facts.digest,
-            tokenizer_digest=loaded.tokenizer_digest,
-            precision=loaded.target.facts.precision,
-            drafter=self.drafter.name if self.drafter else "none",
-            stages=configs,
-            rule=rule,
-            end_of_sequence=ends,
-            started=time.time(),
-        )
-        return request, header

@@ -17,13 +17,13 @@ from grimboost import messages as m
 from grimboost.actor import Actor, Outlet
 from grimboost.certifier import Account
 from grimboost.client_lane import ClientLane
+from grimboost.delivery import Delivery
 from grimboost.errors import GrimboostError, TargetError
-from grimboost.log import LogWriter
+from grimboost.instruments import Instruments
 from grimboost.mailbox import Mailbox, MailboxClosed
-from grimboost.parameters import Parameters
+from grimboost.recorder import Recorder
 from grimboost.replay import fresh_stages
-from grimboost.stages.configuration import StageConfigs
-from grimboost.stages.sampling_rule import SamplingRule
+from grimboost.request import Request
 from grimboost.statistics import Statistics, statistics
 from grimboost.wiring import (
     CASCADE,
@@ -41,17 +41,6 @@ from grimboost.worker import Job, Lease, Port, Worker
 
 RELEASE_SECONDS = 10.0
 """How long leaving a generation waits for its slot; a pass that hangs longer is left behind."""
-
-
-class Request(Struct, frozen=True):
-    """Everything that a generation needs, resolved and checked."""
-
-    run: int
-    parameters: Parameters
-    prompt: m.Started
-    configs: StageConfigs
-    rule: SamplingRule
-    capacity: int
 
 
 class Result(Struct, frozen=True):
@@ -77,14 +66,18 @@ class Generation:
         target: Worker,
         drafter: Worker | None,
         start: Callable[["Generation"], None],
-        writer: LogWriter | None,
+        recorder: Recorder,
         account: Account | None = None,
+        instruments: Instruments | None = None,
     ) -> None:
         """`account`: where what the target says of drafts goes, in streaming mode."""
         self.request = request
         self.finished = anyio.Event()
         self._start = start
-        self._writer = writer
+        self.recorder = recorder
+        self._instruments = instruments or Instruments()
+        self._delivery = Delivery()
+        self._exhausted = False
         self._account = account
         self._target = target
         self._failure: BaseException | None = None
@@ -106,18 +99,18 @@ class Generation:
             DRAFTER_WORKER: Port(drafter, self._leases[DRAFTER_WORKER]) if drafter else Mailbox(0),
         }
         stages = fresh_stages(self.request.configs, self.request.rule)
-        return [Actor(name, stages[name], self._mailboxes[name], outlets, self._record) for name in STAGES]
-
-    def _record(self, stage: str, message: m.Message, answers: list[m.Message]) -> None:
-        if self._writer is not None:
-            seconds = time.perf_counter() - self.lane.begun
-            self._writer.write(seconds, stage, message, answers)  # type: ignore[arg-type]
+        record, run, instruments = self.recorder.record, self.request.run, self._instruments
+        return [
+            Actor(name, stages[name], self._mailboxes[name], outlets, record, run, instruments) for name in STAGES
+        ]
 
     # ------------------------------------------------------------ run by the engine
 
     async def run(self) -> None:
         """All actors, until the generation is over. Errors are kept for the client, never raised here."""
         self.lane.begun = time.perf_counter()
+        self.recorder.begin(self.lane.begun)
+        self._instruments.tell(self._instruments.generation_started, self)
         for edge in routes(ENGINE)[m.Started]:
             self._mailboxes[edge.receiver].post_nowait(self.request.prompt)
         if self._account is not None:
@@ -149,8 +142,8 @@ class Generation:
         self._target.submit(Job(self._leases[TARGET_WORKER], m.ReleaseRequested(0), always=True))
         self._client.close()
         self._end_account()
-        if self._writer is not None:
-            self._writer.close()
+        self.recorder.end()
+        self._instruments.tell(self._instruments.generation_ended, self)
         self._actors.clear()  # whoever keeps the handle keeps neither the stages
         self._leases.clear()  # nor the drafter's session
         self.finished.set()
@@ -170,6 +163,7 @@ class Generation:
         """Cancel, and say that nobody reads events any more. Never blocks; leaving the context does it."""
         self._client.close()
         self.cancel()
+        self.recorder.leave()
 
     async def __aenter__(self) -> "Generation":
         self._start(self)
@@ -190,11 +184,19 @@ class Generation:
             event = await self._client.receive()
         except MailboxClosed:
             event = None
+        self._note_taken(event)
         if event is None:
             if self._failure is not None:
                 raise self._error() from self._failure
             raise StopAsyncIteration
         return event
+
+    def _note_taken(self, event: m.ClientEvent | None) -> None:
+        if not self._exhausted:
+            self._exhausted = event is None
+            self.recorder.record(CLIENT, self._delivery.take(event), ())
+            if hooks := self._instruments.taken:
+                self._instruments.tell(hooks, self.request.run, event, time.perf_counter())
 
     def _error(self) -> GrimboostError:
         if isinstance(self._failure, GrimboostError):

@@ -3,29 +3,28 @@
 File layout: the line `grimlog 1`, then frames of length (u32), CRC-32 (u32) and a msgpack payload, little
 endian. The first frame is the header, the others are entries. A torn tail (a process was killed while it
 wrote) is reported and everything before it is used; a flipped bit is found by its checksum and is an error.
-A disk that is full or read-only ends the recording with a warning, never the generation. It knows no stage.
+It knows no stage, and does not write (`grimboost.log_writer`).
 """
 
+import gc
 import os
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 from msgspec import Struct
 
-from grimboost.diagnostics import get_logger
-from grimboost.errors import LogError, MisuseError
+from grimboost.errors import LogError
 from grimboost.messages import AnyMessage
 from grimboost.stages.configuration import StageConfigs
 from grimboost.stages.sampling_rule import SamplingRule
 
-log = get_logger(__name__)
-
 FORMAT = 1
-_MAGIC = b"grimlog %d\n"
+MAGIC = b"grimlog %d\n" % FORMAT
+"""The first line."""
 _FRAME = struct.Struct("<II")
 LONGEST_FRAME = 1 << 30
 
@@ -45,6 +44,12 @@ class LogHeader(Struct, frozen=True):
     """Each end-of-sequence id with the sources that named it; empty under ignore_eos."""
     started: float = 0.0
     """Seconds since the epoch."""
+    first: int = 0
+    """Sequence number of the first entry; above 0 where only the last messages were kept."""
+    redacted: bool = False
+    """Texts and token ids are replaced: structure, lengths, statistics and times are true; it cannot replay."""
+    gate_rule: str = ""
+    """Name of the rule that a plug-in added to the gate; a replay needs the same one."""
 
 
 class LogEntry(Struct, frozen=True, array_like=True):
@@ -57,60 +62,8 @@ class LogEntry(Struct, frozen=True, array_like=True):
     answers: tuple[AnyMessage, ...]
 
 
-_encoder = msgspec.msgpack.Encoder()
 _header_decoder = msgspec.msgpack.Decoder(LogHeader)
 _entry_decoder = msgspec.msgpack.Decoder(LogEntry)
-
-
-class LogWriter:
-    """Appends entries; each is handed to the operating system before the next message is handled."""
-
-    def __init__(self, path: Path, header: LogHeader) -> None:
-        try:
-            self._file: BinaryIO | None = path.open("wb", buffering=0)
-        except (OSError, ValueError) as error:  # ValueError: a path that no file system can hold
-            raise MisuseError(f"cannot record to {path}: {_reason(error)}") from error
-        self._path = path
-        self.entries = 0
-        self._write(_MAGIC % FORMAT + _frame(_encoder.encode(header)))
-
-    @property
-    def recording(self) -> bool:
-        """Whether the log is still being written."""
-        return self._file is not None
-
-    def write(self, seconds: float, stage: str, message: AnyMessage, answers: list[AnyMessage]) -> None:
-        """Append one entry."""
-        if self._file is not None:
-            entry = LogEntry(self.entries, seconds, stage, message, tuple(answers))
-            self.entries += 1
-            self._write(_frame(_encoder.encode(entry)))
-
-    def close(self) -> None:
-        """End the log. Safe to call twice."""
-        file, self._file = self._file, None
-        if file is not None:
-            try:
-                file.close()
-            except OSError as error:  # a network file system reports a full disk only here
-                self._warn(error)
-
-    def _write(self, data: bytes) -> None:
-        if self._file is None:
-            return
-        try:
-            view = memoryview(data)
-            while view:
-                written = self._file.write(view)
-                if not written:
-                    raise OSError("nothing was written")
-                view = view[written:]
-        except OSError as error:
-            self._warn(error)
-            self.close()
-
-    def _warn(self, error: OSError) -> None:
-        log.warning("recording ends, the generation goes on", path=str(self._path), error=_reason(error))
 
 
 class Log:
@@ -130,7 +83,7 @@ class Log:
         try:
             data = Path(path).read_bytes()
         except (OSError, ValueError) as error:
-            raise LogError(f"cannot read {os.fspath(path)}: {_reason(error)}") from error
+            raise LogError(f"cannot read {os.fspath(path)}: {reason(error)}") from error
         return cls.parse(data)
 
     @classmethod
@@ -141,21 +94,34 @@ class Log:
         if not frames:
             raise LogError(f"the log ends in its header, at byte {torn_at or len(data)}")
         header = _decode(_header_decoder, frames[0])
-        entries = [_decode(_entry_decoder, frame) for frame in frames[1:]]
-        for place, entry in enumerate(entries):
+        with _without_collection():
+            entries = [_decode(_entry_decoder, frame) for frame in frames[1:]]
+        for place, (entry, frame) in enumerate(zip(entries, frames[1:], strict=True), header.first):
             if entry.sequence != place:
-                raise LogError(f"entry {entry.sequence} stands at place {place}, byte {frames[place + 1][0]}")
+                raise LogError(f"entry {entry.sequence} stands at place {place}, byte {frame[0]}")
         return cls(header, entries, torn_at)
 
 
 Frame = tuple[int, bytes]
 
 
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Messages hold no cycles; looking for some among thousands of new ones takes longer than reading them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _check_magic(data: bytes) -> int:
     line, newline, _ = data[:32].partition(b"\n")
     if not newline or not line.startswith(b"grimlog "):
         raise LogError("not a grimboost message log: it does not begin with 'grimlog'")
-    if line != (_MAGIC % FORMAT).strip():
+    if line != MAGIC.strip():
         raise LogError(f"log format {line[8:].decode(errors='replace')}; this version reads format {FORMAT}")
     return len(line) + 1
 
@@ -186,11 +152,13 @@ def _flipped(data: bytes, body: int, length: int, checksum: int) -> bool:
     return any(end <= len(data) and zlib.crc32(memoryview(data)[body:end]) == checksum for end in ends)
 
 
-def _frame(payload: bytes) -> bytes:
+def frame(payload: bytes) -> bytes:
+    """A payload with its length and checksum."""
     return _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
 
 
-def _reason(error: OSError | ValueError) -> str:
+def reason(error: OSError | ValueError) -> str:
+    """What went wrong with a file, without its path."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

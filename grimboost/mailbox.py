@@ -4,11 +4,12 @@ Control is delivered before data. Each message is delivered exactly once and in 
 a send or a receive is cancelled at any await: a message enters and leaves the queue synchronously, and all
 waiting happens before (case D3). With capacity 0 a sender waits until a receiver waits.
 
-Non-blocking operations are sync and end in `_nowait`, possibly blocking ones are async. It knows nothing of
-what it carries.
+Non-blocking operations are sync and end in `_nowait`, possibly blocking ones are async. It times how long each
+item lay there, and knows nothing of what it carries.
 """
 
 import math
+import time
 from collections import deque
 from typing import Generic, TypeVar
 
@@ -25,13 +26,14 @@ class MailboxClosed(Exception):
 
 
 class MailboxStatistics(Struct, frozen=True):
-    """Present queue lengths and totals since the start."""
+    """Present queue lengths and totals since the start; `waited_seconds` is over all items that were delivered."""
 
     data_waiting: int
     control_waiting: int
     senders_waiting: int
     delivered: int
     dropped: int
+    waited_seconds: float = 0.0
 
 
 class Mailbox(Generic[Item]):
@@ -41,18 +43,28 @@ class Mailbox(Generic[Item]):
         if capacity < 0:
             raise ValueError(f"capacity is {capacity}; it has to be 0 or more")
         self._capacity: float = capacity
-        self._data: deque[Item] = deque()
-        self._control: deque[Item] = deque()
+        self._data: deque[tuple[Item, float]] = deque()  # with the moment at which it was put there
+        self._control: deque[tuple[Item, float]] = deque()
         self._receivers: deque[Signal] = deque()
         self._senders: deque[Signal] = deque()
         self._closed = False
         self._delivered = 0
         self._dropped = 0
+        self._waited = 0.0
+        self.queued = 0.0  # seconds that the latest item lay here
+
+    def __len__(self) -> int:
+        return len(self._control) + len(self._data)
 
     def statistics(self) -> MailboxStatistics:
         """A snapshot."""
         return MailboxStatistics(
-            len(self._data), len(self._control), len(self._senders), self._delivered, self._dropped
+            len(self._data),
+            len(self._control),
+            len(self._senders),
+            self._delivered,
+            self._dropped,
+            self._waited,
         )
 
     # ------------------------------------------------------------ sending
@@ -62,7 +74,7 @@ class Mailbox(Generic[Item]):
         if self._closed:
             self._dropped += 1
             return
-        self._control.append(item)
+        self._control.append((item, time.perf_counter()))
         self._wake(self._receivers)
 
     async def send(self, item: Item) -> None:
@@ -78,7 +90,7 @@ class Mailbox(Generic[Item]):
         if self._closed:
             self._dropped += 1
             raise MailboxClosed
-        self._data.append(item)
+        self._data.append((item, time.perf_counter()))
         self._wake(self._receivers)
         if self._room():
             self._wake(self._senders)
@@ -91,13 +103,16 @@ class Mailbox(Generic[Item]):
     def receive_nowait(self) -> Item | None:
         """The next item, control first; None if there is none."""
         if self._control:
-            item = self._control.popleft()
+            item, since = self._control.popleft()
         elif self._data:
-            item = self._data.popleft()
+            item, since = self._data.popleft()
             self._wake(self._senders)
         else:
+            self.queued = 0.0
             return None
         self._delivered += 1
+        self.queued = time.perf_counter() - since
+        self._waited += self.queued
         return item
 
     async def receive(self, timeout: float | None = None) -> Item | None:

@@ -111,7 +111,8 @@ class Counts(Struct, frozen=True):
 
     Released are tokens and bytes that were shown before the target had checked them; kept are those of them that
     stand in the output, audited those that the target has checked. Doubt and takeover: output tokens that
-    became final in these states.
+    became final in these states. Of `drafted_blocks`, blocks with a draft in them, `accepted_by_position[i]` had
+    at least i + 1 accepted tokens.
     """
 
     prompt_tokens: int = 0
@@ -136,6 +137,8 @@ class Counts(Struct, frozen=True):
     doubt_tokens: int = 0
     takeover_tokens: int = 0
     takeovers: int = 0
+    drafted_blocks: int = 0
+    accepted_by_position: tuple[int, ...] = ()
 
     @property
     def slip_tokens(self) -> int:

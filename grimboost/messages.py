@@ -355,6 +355,21 @@ class Done(Message, frozen=True):
     error: str | None = None
 
 
+# ---------------------------------------------------------------- client -> log
+
+
+class Taken(Message, frozen=True):
+    """Client -> log: it asked for the next event and got number `event` of its generation, None at the end.
+
+    With it, it has text up to offset `delivered`; with all that came before, up to `acknowledged`, which it has
+    dealt with, or it would not ask for more.
+    """
+
+    event: int | None
+    delivered: int
+    acknowledged: int
+
+
 # ---------------------------------------------------------------- unions, one per mailbox
 
 DrafterInput = Started | Committed | Invalidated | Finished | DraftReturned | DraftFailed
@@ -388,4 +403,5 @@ AnyMessage = (
     | PassRequested
     | ReleaseRequested
     | Audited
+    | Taken
 )

@@ -1,17 +1,20 @@
 """Replay: feed a log's inputs to fresh pure stages, without event loop, weights or vocabulary.
 
-The same inputs in the same order must give the same answers, or something that is not a message had an
-influence. It knows nothing of how a log is shown.
+The same inputs in the same order must give the same answers, or something that is not a message had an influence;
+and each input must be what was sent there (`lineage`), or a message is missing. It knows nothing of how a log is
+shown.
 """
 
+import os
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from grimboost import messages as m
 from grimboost.errors import LogError, StageError
+from grimboost.lineage import Broken, Lineage
 from grimboost.log import Log, LogEntry, LogHeader
-from grimboost.messages import Message
 from grimboost.stages.cascade import CascadeStage
 from grimboost.stages.configuration import StageConfigs
 from grimboost.stages.drafter import DrafterStage
@@ -24,11 +27,15 @@ from grimboost.wiring import CASCADE, DRAFTER, GATE, REVEALER, VERIFIER
 
 
 class Difference(Struct, frozen=True):
-    """The first entry at which the stages answered otherwise than the log says."""
+    """The first entry that cannot be: its stage answers otherwise, raises, or nobody sent it that message.
+
+    `name`: the entry's, by its lineage. `got` is what the stage answers now; `error` says what else is wrong.
+    """
 
     entry: LogEntry
-    got: tuple[Message, ...]
+    got: tuple[m.Message, ...]
     error: str | None = None
+    name: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -45,22 +52,44 @@ def fresh_stages(configs: StageConfigs, rule: SamplingRule) -> dict[str, Stage[A
     }
 
 
-def replay(log: Log) -> Difference | None:
-    """None if every answer is as recorded, else the first difference."""
-    stages = _stages_of(log.header)
+def replay(log: Log | str | os.PathLike[str]) -> Difference | None:
+    """None if everything is as recorded, else the first difference.
+
+    Raises `LogError` for a log that cannot be read, and for one that holds too little to be replayed.
+    """
+    if not isinstance(log, Log):
+        log = Log.open(log)
+    check_replayable(log.header)
+    stages = fresh_stages(log.header.stages, log.header.rule)
+    lineage = Lineage()
     for entry in log:
+        try:
+            lineage.feed(entry)
+        except Broken as error:
+            return Difference(entry, (), str(error), lineage.names.get(entry.sequence, entry.stage))
         stage = stages.get(entry.stage)
         if stage is None:
-            raise LogError(f"entry {entry.sequence} is of an unknown stage {entry.stage!r}")
+            continue  # the client: its lineage is all that there is to check
+        name = lineage.names[entry.sequence]
         try:
-            got = tuple(stage.receive(entry.message))
+            got = stage.receive(entry.message)
         except Exception as error:  # a message that no stage sent may break one in any way
             text = str(error) if isinstance(error, StageError) else repr(error)
-            return Difference(entry, (), text)
-        if got != entry.answers and _encode(got) != _encode(entry.answers):  # as bytes NaN equals itself
-            return Difference(entry, got)
+            return Difference(entry, (), text, name)
+        if tuple(got) != entry.answers and _encode(got) != _encode(entry.answers):  # as bytes NaN equals itself
+            return Difference(entry, tuple(got), None, name)
     return None
 
 
-def _stages_of(header: LogHeader) -> dict[str, Stage[Any]]:
-    return fresh_stages(header.stages, header.rule)
+def check_replayable(header: LogHeader) -> None:
+    """Raise `LogError` for a log that fresh stages cannot follow."""
+    if header.redacted:
+        raise LogError("this log is redacted: it holds no texts, so the stages cannot be run again")
+    if header.first:
+        raise LogError(f"this log begins with entry {header.first}: what came before is needed to run the stages")
+
+
+def ended(log: Log) -> bool:
+    """Whether the log holds a generation to its end: its last event, and that the target's slot was given back."""
+    seen = {type(answer) for entry in log for answer in entry.answers}
+    return m.Done in seen and any(type(entry.message) is m.Released for entry in log)

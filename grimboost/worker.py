@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from grimboost.diagnostics import get_logger
 from grimboost.event_loop import call_soon
+from grimboost.instruments import Batch, Instruments, Work
 from grimboost.messages import Message
 
 log = get_logger(__name__)
@@ -45,11 +46,15 @@ class Lease:
 
 
 class Job(Struct, frozen=True):
-    """One request of one generation. `always` runs also when the lease has ended (giving back a slot)."""
+    """One request of one generation. `always` runs also when the lease has ended (giving back a slot).
+
+    `submitted`: when it was made, in seconds of `time.perf_counter()`.
+    """
 
     lease: Lease
     request: Any
     always: bool = False
+    submitted: float = 0.0
 
 
 class Service(Protocol):
@@ -93,6 +98,8 @@ class Worker:
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._batches = self._jobs = self._skipped = 0
         self._busy = 0.0
+        self._idle = time.perf_counter()
+        self.instruments = Instruments()
         self._on_loop: Callable[[Callable[[], object]], object] = lambda call: call()
         self._thread = threading.Thread(target=self._run, name=f"grimboost {name}", daemon=True)
 
@@ -182,19 +189,36 @@ class Worker:
         return [job for job in taken if job is not None], None in taken
 
     def _work(self, service: Service, jobs: list[Job]) -> None:
+        if hooks := self.instruments.batch_begins:
+            self.instruments.tell(hooks, self.name, tuple(job.request for job in jobs))
         begin = time.perf_counter()
         answers = service.handle(jobs)
-        self._last, self._last_seconds = WeakSet(job.lease for job in jobs), time.perf_counter() - begin
+        end = time.perf_counter()
+        self._last, self._last_seconds = WeakSet(job.lease for job in jobs), end - begin
         self._busy += self._last_seconds
         self._batches += 1
         self._jobs += len(jobs)
         self._post(lambda: _deliver(answers))
+        if hooks := self.instruments.batch:
+            self.instruments.tell(hooks, Batch(self.name, _work(jobs, answers), self._idle, begin, end))
+        self._idle = end
 
     def _post(self, call: Callable[[], object]) -> None:
         try:
             self._on_loop(call)
         except RuntimeError:  # the event loop is gone, and so is everyone who waited
             log.debug("answers dropped, the event loop has ended", worker=self.name)
+
+
+def _work(jobs: list[Job], answers: list[tuple[Lease, Message]]) -> tuple[Work, ...]:
+    """Jobs with their answers: those of one lease come in the order of its jobs, and one without comes last."""
+    left = list(answers)
+    work = []
+    for job in jobs:
+        place = next((place for place, (lease, _) in enumerate(left) if lease is job.lease), None)
+        answer = None if place is None else left.pop(place)[1]
+        work.append(Work(job.lease.run, job.request, answer, job.submitted))
+    return tuple(work)
 
 
 def _deliver(answers: list[tuple[Lease, Message]]) -> None:
@@ -210,7 +234,8 @@ class Port:
 
     def post_nowait(self, item: Message) -> None:
         """Queue the request."""
-        self._worker.submit(Job(self._lease, item, isinstance(item, self._always)))
+        always = isinstance(item, self._always)
+        self._worker.submit(Job(self._lease, item, always, time.perf_counter()))
 
     async def send(self, item: Message) -> None:
         """The same; a worker's queue is bounded by one request in flight per stage."""

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from grimboost import messages as m
 from grimboost.stages.audit import Audit, audit_revisable, audit_standing
 from grimboost.stages.configuration import CascadeConfig
+from grimboost.stages.pieces import begun_before, bytes_of, size_of, tally, whole_before
 from grimboost.stages.stage import undefined
 from grimboost.stages.stop_rules import StopRules, Taken
 from grimboost.stages.trust import Trust, TrustMachine
@@ -86,7 +87,7 @@ class CascadeStage:
 
     def _release(self, message: m.Release) -> list[m.Message]:
         """Show what joins on and cannot exceed a budget; the rest waits for the target."""
-        size = _size(self._released)
+        size = size_of(self._released)
         offset, begun = self._rules.length + size, len(self._released)
         for span in self._joining(message, offset):
             size += len(span.data)
@@ -95,7 +96,7 @@ class CascadeStage:
             self._released = (*self._released, span)
         if len(self._released) == begun:
             return []
-        data = _bytes(self._released[begun:])
+        data = bytes_of(self._released[begun:])
         _, ended = self._show()
         if self._config.open_end and (ended or not self._rules.allows(len(self._released) + 1, size + 1, -1)):
             return self._end_unaudited()
@@ -113,7 +114,7 @@ class CascadeStage:
     def _show(self) -> tuple[int, bool]:
         """Show as far as stop strings allow; how far that is, and whether one ends what is released."""
         before = max(self._shown, self._rules.length)
-        reveal_to, ended = self._rules.preview(_bytes(self._released))
+        reveal_to, ended = self._rules.preview(bytes_of(self._released))
         self._shown = max(self._shown, reveal_to)
         released = self._counts.released_bytes + max(0, self._shown - before)
         self._counts = replace(self._counts, released_bytes=released)
@@ -139,7 +140,7 @@ class CascadeStage:
         if self._config.streaming:
             self._judge(audit, slips, offset)
             reveal_to, _ = self._show()
-        standing = _size(self._released)
+        standing = size_of(self._released)
         ids = tuple(token.id for token in taken.tokens)
         certain = taken.reveal_to if self._config.streaming and not self._config.shown_stands else None
         commit = m.Commit(offset, taken.data, reveal_to, ids, standing=standing, slips=slips, certain_to=certain)
@@ -158,7 +159,7 @@ class CascadeStage:
 
     def _may_replace(self, before: int, own: m.PathToken) -> bool:
         """A token that reaches beyond what was shown must not exceed the byte budget: the cut comes before it."""
-        at = self._rules.length + _size(self._released[:before])
+        at = self._rules.length + size_of(self._released[:before])
         limit = self._config.max_new_bytes
         return limit is None or at + len(own.data) <= limit
 
@@ -177,7 +178,7 @@ class CascadeStage:
                 self._rules.length,
                 taken.tokens,
                 self._rules.more,
-                standing=0 if agreed else _size(self._released),
+                standing=0 if agreed else size_of(self._released),
                 released=self._released if stands and not agreed else (),
                 doubt_until=self._trust.doubt_until,
                 alone=self._trust.alone(len(self._rules.ids)),
@@ -226,6 +227,8 @@ class CascadeStage:
             target_passes=c.target_passes + verdict.passes,
             target_rows=c.target_rows + verdict.rows,
             blocks=c.blocks + 1,
+            drafted_blocks=c.drafted_blocks + (verdict.drafted > 0),
+            accepted_by_position=tally(c.accepted_by_position, accepted),
             drafted_tokens=c.drafted_tokens + verdict.drafted,
             drafted_bytes=c.drafted_bytes + verdict.drafted_bytes,
             accepted_tokens=c.accepted_tokens + accepted,
@@ -239,10 +242,10 @@ class CascadeStage:
         """What of the shown tokens the verdict has checked, and in which state it came."""
         kept_to = self._shown if audit.void is None else min(self._shown, offset + audit.void)
         if self._config.shown_stands:  # also a token of which only the head was shown, before a stop string
-            right = _begun_before(kept_to, offset, audit.tokens)
+            right = begun_before(kept_to, offset, audit.tokens)
         else:
-            right = _whole_before(kept_to, offset, taken.tokens)
-        void = _begun_before(self._shown, offset, self._released) - _whole_before(kept_to, offset, self._released)
+            right = whole_before(kept_to, offset, taken.tokens)
+        void = begun_before(self._shown, offset, self._released) - whole_before(kept_to, offset, self._released)
         audited = right if self._config.shown_stands else right + len(audit.wrong)
         trust, kept, c = self._trust.state, len(taken.tokens), self._counts
         self._counts = replace(
@@ -261,16 +264,16 @@ class CascadeStage:
         offset = self._rules.length
         taken = self._rules.take([m.PathToken(span.id, span.data) for span in self._released])
         cut = self._rules.length
-        self._count_unchecked(_begun_before(cut, offset, self._released), max(0, cut - max(self._shown, offset)))
+        self._count_unchecked(begun_before(cut, offset, self._released), max(0, cut - max(self._shown, offset)))
         return self._finish(taken.finish or m.FinishReason.LENGTH, taken.data, offset, certain_to=offset)
 
     def _break_off(self, reason: m.FinishReason, error: str | None = None) -> list[m.Message]:
         """Shown bytes that cannot be taken back stand, checked or not; the others go."""
         offset, data = self._rules.length, b""
         if self._config.shown_stands and self._shown > offset:
-            data = _bytes(self._released)[: self._shown - offset]
+            data = bytes_of(self._released)[: self._shown - offset]
             self._rules.take(self._shown_tokens())
-            self._count_unchecked(_begun_before(self._shown, offset, self._released))
+            self._count_unchecked(begun_before(self._shown, offset, self._released))
         return self._finish(reason, data, offset, error, certain_to=offset)
 
     def _count_unchecked(self, tokens: int, size: int = 0) -> None:
@@ -320,29 +323,3 @@ class CascadeStage:
         certain = certain_to if data else None
         last = m.Commit(offset, data, cut, path, reason, self._counts, error, slips=slips, certain_to=certain)
         return [m.Finished(self._prompt_tokens + len(path), reason), last]
-
-
-def _bytes(spans: Iterable[m.Span]) -> bytes:
-    return b"".join(span.data for span in spans)
-
-
-def _begun_before(offset: int, begin: int, pieces: Iterable[m.Span | m.PathToken]) -> int:
-    """Of pieces from offset `begin` on, how many have a byte before that offset."""
-    count, at = 0, begin
-    for piece in pieces:
-        count += bool(piece.data) and at < offset
-        at += len(piece.data)
-    return count
-
-
-def _whole_before(offset: int, begin: int, pieces: Iterable[m.Span | m.PathToken]) -> int:
-    """Of pieces from offset `begin` on, how many have bytes and end at `offset` or before it."""
-    count, at = 0, begin
-    for piece in pieces:
-        at += len(piece.data)
-        count += bool(piece.data) and at <= offset
-    return count
-
-
-def _size(spans: Iterable[m.Span]) -> int:
-    return sum(len(span.data) for span in spans)

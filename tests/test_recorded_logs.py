@@ -12,7 +12,7 @@ from scripted import TEXTS, VOCABULARY, run
 from grimboost import messages as m
 from grimboost.log import Log
 from grimboost.replay import fresh_stages, replay
-from grimboost.wiring import DRAFTER, GATE, STAGES, VERIFIER
+from grimboost.wiring import CLIENT, DRAFTER, GATE, STAGES, VERIFIER
 
 NAMES = sorted(path.stem for path in LOGS.glob("*.grimlog"))
 encode = msgspec.msgpack.encode
@@ -41,6 +41,8 @@ def test_a_kept_log_replays_byte_for_byte(name: str) -> None:
     assert log.torn_at is None
     stages = fresh_stages(log.header.stages, log.header.rule)
     for entry in log:
+        if entry.stage == CLIENT:
+            continue
         assert encode(stages[entry.stage].receive(entry.message)) == encode(entry.answers), entry
     assert replay(log) is None
     assert all(stage.done for stage in stages.values())
@@ -108,7 +110,7 @@ def test_between_them_the_kept_logs_hold_every_message_but_a_chance_one() -> Non
         type(message) for name in NAMES for entry in open_log(name) for message in (entry.message, *entry.answers)
     }
     assert set(get_args(m.AnyMessage)) - seen <= {m.Elapsed}
-    assert {entry.stage for name in NAMES for entry in open_log(name)} == set(STAGES)
+    assert {entry.stage for name in NAMES for entry in open_log(name)} == {*STAGES, CLIENT}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -116,7 +118,7 @@ def test_a_kept_log_tells_nothing_of_the_machine_it_was_made_on(name: str) -> No
     data = (LOGS / f"{name}.grimlog").read_bytes()
     for trace in (b"/home", b"/root", b"/tmp", b"/work"):
         assert trace not in data
-    assert len(data) < 100_000
+    assert len(data) < 120_000
 
 
 @pytest.mark.parametrize("stage", [DRAFTER, GATE, VERIFIER])

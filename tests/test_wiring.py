@@ -41,7 +41,7 @@ MODULES: dict[str, ModuleType] = {
     CASCADE: cascade,
     REVEALER: revealer,
 }
-NOT_SENT = {m.Elapsed}  # the shell's own
+NOT_SENT = {m.Elapsed, m.Taken}  # the shell's own
 
 
 def blocking_cycle(edges: Iterable[Edge]) -> list[str] | None:
