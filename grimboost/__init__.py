@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Slipped,
     )
     from grimboost.parameters import Parameters
+    from grimboost.replaying import replay
     from grimboost.statistics import Statistics
 
 _HOMES = {
@@ -49,6 +50,7 @@ _HOMES = {
     "Retracted": "grimboost.messages",
     "Slipped": "grimboost.messages",
     "Parameters": "grimboost.parameters",
+    "replay": "grimboost.replaying",
 }
 
 __all__ = [
@@ -74,6 +76,7 @@ __all__ = [
     "Statistics",
     "TargetError",
     "VocabularyError",
+    "replay",
 ]
 
 

@@ -22,7 +22,7 @@ from grimboost.errors import GrimboostError, TargetError
 from grimboost.instruments import Instruments
 from grimboost.mailbox import Mailbox, MailboxClosed
 from grimboost.recorder import Recorder
-from grimboost.replay import fresh_stages
+from grimboost.replaying import fresh_stages
 from grimboost.request import Request
 from grimboost.statistics import Statistics, statistics
 from grimboost.wiring import (

@@ -17,7 +17,7 @@ from grimboost.adapters.drafter import Drafter
 from grimboost.adapters.segmentation import LongestMatchSegmenter
 from grimboost.adapters.target import Target
 from grimboost.draft_service import DraftService
-from grimboost.replay import fresh_stages
+from grimboost.replaying import fresh_stages
 from grimboost.stages.configuration import CascadeConfig, StageConfigs
 from grimboost.stages.sampling_rule import SamplingRule
 from grimboost.target_service import TargetService

@@ -46,7 +46,7 @@ from grimboost.errors import MisuseError
 from grimboost.generation import Result
 from grimboost.loading import LoadedTarget
 from grimboost.log import Log
-from grimboost.replay import replay
+from grimboost.replaying import replay
 from grimboost.stages.sampling_rule import SamplingRule
 
 PROMPT = (65, 66, 67)

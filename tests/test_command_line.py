@@ -13,7 +13,7 @@ import pytest
 from tiny_models import byte_level_json, tiny_llama
 
 from grimboost.log import Log
-from grimboost.replay import replay
+from grimboost.replaying import replay
 
 TEMPLATE = (
     "{% for message in messages %}<|start|>{{ message['role'] }}\n{{ message['content'] }}<|end|>\n{% endfor %}"

@@ -20,7 +20,7 @@ from grimboost.adapters.lookup_drafter import LookupDrafter
 from grimboost.engine import Engine
 from grimboost.errors import MisuseError
 from grimboost.log import Log
-from grimboost.replay import replay
+from grimboost.replaying import replay
 
 
 def story(seed: int, words: int = 40) -> bytes:

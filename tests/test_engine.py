@@ -770,7 +770,7 @@ NONSENSE: dict[str, Callable[[], Any]] = {
 def test_a_drafter_that_talks_nonsense_costs_speed_never_output(kind: str, nth: int, tmp_path: Any) -> None:
     """Recorded as well: whatever it said, the log holds it and replays."""
     from grimboost.log import Log
-    from grimboost.replay import replay
+    from grimboost.replaying import replay
 
     drafter, path = Faulty("propose", nth, NONSENSE[kind]), tmp_path / "nonsense.grimlog"
 

@@ -16,7 +16,7 @@ from grimboost import messages as m
 from grimboost.errors import LogError, MisuseError
 from grimboost.log import Log, LogEntry, LogHeader
 from grimboost.log_writer import LogWriter
-from grimboost.replay import replay
+from grimboost.replaying import replay
 from grimboost.stages.configuration import CascadeConfig, StageConfigs
 from grimboost.stages.gate import GateStage
 from grimboost.stages.sampling_rule import SamplingRule

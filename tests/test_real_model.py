@@ -20,7 +20,7 @@ from grimboost.generation import Generation
 from grimboost.model_cache import cache_root
 from grimboost.model_references import resolve
 from grimboost.packed_store import PackedStore
-from grimboost.replay import replay
+from grimboost.replaying import replay
 
 pytestmark = pytest.mark.model
 

@@ -11,7 +11,7 @@ from scripted import TEXTS, VOCABULARY, run
 
 from grimboost import messages as m
 from grimboost.log import Log
-from grimboost.replay import fresh_stages, replay
+from grimboost.replaying import fresh_stages, replay
 from grimboost.wiring import CLIENT, DRAFTER, GATE, STAGES, VERIFIER
 
 NAMES = sorted(path.stem for path in LOGS.glob("*.grimlog"))

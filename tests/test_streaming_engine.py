@@ -21,7 +21,7 @@ from grimboost.errors import CertificateError, MisuseError
 from grimboost.generation import Generation
 from grimboost.log import Log
 from grimboost.parameters import STREAMING_ONLY, Parameters
-from grimboost.replay import replay
+from grimboost.replaying import replay
 
 ALWAYS: dict[str, Any] = {"mode": "streaming", "release": "always", "threshold": 0.5, "max_new_tokens": 60}
 LOOSE: dict[str, Any] = {"mode": "streaming", "epsilon": 0.5, "delta": 0.5, "max_new_tokens": 60}
