@@ -35,14 +35,14 @@ class Decision(StrEnum):
     RELEASE = "release"
 
 
-class PathToken(Struct, frozen=True, array_like=True):
+class PathToken(Struct, frozen=True, array_like=True, gc=False):
     """One target token of the committed path and its bytes (empty for a control token)."""
 
     id: int
     data: bytes
 
 
-class Choice(Struct, frozen=True, array_like=True):
+class Choice(Struct, frozen=True, array_like=True, gc=False):
     """What the target chose after one row: id, bytes, and the margin to the runner-up in logits.
 
     A margin of `inf` means that there was no competitor.
@@ -53,7 +53,7 @@ class Choice(Struct, frozen=True, array_like=True):
     margin: float
 
 
-class DraftToken(Struct, frozen=True, array_like=True):
+class DraftToken(Struct, frozen=True, array_like=True, gc=False):
     """Draft statistics of one drafter token: its length in bytes and how sure the drafter is of it.
 
     Statistics that a drafter cannot give are None. Confidence is in [0, 1].
@@ -66,7 +66,7 @@ class DraftToken(Struct, frozen=True, array_like=True):
     entropy: float | None = None
 
 
-class Span(Struct, frozen=True, array_like=True):
+class Span(Struct, frozen=True, array_like=True, gc=False):
     """Candidate bytes of one presumptive target token, with the minimum confidence over its bytes.
 
     Not `whole`: it ends where the drafter stopped for want of room, perhaps inside a token.
@@ -78,7 +78,7 @@ class Span(Struct, frozen=True, array_like=True):
     whole: bool = True
 
 
-class GatedSpan(Struct, frozen=True, array_like=True):
+class GatedSpan(Struct, frozen=True, array_like=True, gc=False):
     """A span with the gate's decision, its reason, and the calibrated confidence that it decided on."""
 
     span: Span
@@ -87,7 +87,7 @@ class GatedSpan(Struct, frozen=True, array_like=True):
     confidence: float = 0.0
 
 
-class Slip(Struct, frozen=True, array_like=True):
+class Slip(Struct, frozen=True, array_like=True, gc=False):
     """A shown token that the target would not have chosen: place in the output's ids, offset and bytes as shown,
     the target's choice in its place (no bytes for a control token), and the drafter's confidence in it."""
 
@@ -98,7 +98,7 @@ class Slip(Struct, frozen=True, array_like=True):
     confidence: float
 
 
-class JudgedSpan(Struct, frozen=True, array_like=True):
+class JudgedSpan(Struct, frozen=True, array_like=True, gc=False):
     """A drafted span that the target has judged: its confidence, whether it was shown before, whether wrong."""
 
     confidence: float
@@ -106,7 +106,7 @@ class JudgedSpan(Struct, frozen=True, array_like=True):
     slip: bool
 
 
-class Counts(Struct, frozen=True):
+class Counts(Struct, frozen=True, gc=False):
     """What the cascade counted of one generation; no times, those belong to the shell.
 
     Released are tokens and bytes that were shown before the target had checked them; kept are those of them that

@@ -25,7 +25,7 @@ from grimboost.message_values import (
 from grimboost.stages.sampling_rule import SamplingRule
 
 
-class Message(Struct, frozen=True, tag=True):
+class Message(Struct, frozen=True, tag=True, gc=False):
     """Base of everything that travels."""
 
 

@@ -251,7 +251,8 @@ class VerifierStage:
     def _committed(self, message: m.Committed) -> list[m.Message]:
         self._path.extend(token.id for token in message.tokens)
         self._clean = min(self._clean, len(self._path) - 1)  # an audit may commit less than was fed
-        self._frontier = self._waiting.reached = message.frontier
+        self._frontier = message.frontier
+        self._waiting.come_to(message.frontier)
         if message.released:
             self._waiting.stand(message.released)
         self._more = message.more

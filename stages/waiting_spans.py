@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from grimboost.messages import Release, Span, Spans
+from grimboost.stages.pieces import size_of
 
 
 class WaitingSpans:
@@ -17,6 +18,7 @@ class WaitingSpans:
         self.reached = 0  # output offset at which the first one begins
         self.lost = False  # some did not join on: drafter and verifier disagree on what stands
         self._spans: deque[Span] = deque()
+        self._end = 0  # output offset behind the last one
         self._released_to = 0  # output offset
 
     def __len__(self) -> int:
@@ -31,15 +33,16 @@ class WaitingSpans:
 
     def join(self, message: Spans) -> None:
         """Take the message's spans if they begin where the last one ends."""
-        joins = message.offset == self.reached + sum(len(span.data) for span in self._spans)
+        joins = message.offset == self._end
         self.lost = not joins and not message.retired
         if not joins:
             return
         self._spans.extend(gated.span for gated in message.spans)
+        self._end += size_of(gated.span for gated in message.spans)
 
     def release(self, message: Release) -> None:
         """The gate has released these; they may be here already, or come next."""
-        self._released_to = message.offset + sum(len(span.data) for span in message.spans)
+        self._released_to = message.offset + size_of(message.spans)
 
     def released(self, spans: Iterable[Span]) -> list[bool]:
         """For the first spans: whether the gate has released each."""
@@ -52,15 +55,21 @@ class WaitingSpans:
     def clear(self) -> None:
         """A new epoch: nothing of it stands unless it comes again."""
         self._spans.clear()
+        self._end = self.reached
         self.lost = False
         self._released_to = 0
+
+    def come_to(self, offset: int) -> None:
+        """They begin at this output offset."""
+        self.reached = offset
+        self._end = offset + size_of(self._spans)
 
     def keep(self, spans: Iterable[Span], passed: int) -> None:
         """So many bytes further on these are left."""
         self._spans = deque(spans)
-        self.reached += passed
+        self.come_to(self.reached + passed)
 
     def stand(self, spans: tuple[Span, ...]) -> None:
         """These were released before the epoch began, and stand."""
         self._spans = deque(spans)
-        self._released_to = self.reached + sum(len(span.data) for span in spans)
+        self._released_to = self._end = self.reached + size_of(spans)
