@@ -98,7 +98,7 @@ class Generation:
             TARGET_WORKER: Port(self._target, self._leases[TARGET_WORKER], always=(m.ReleaseRequested,)),
             DRAFTER_WORKER: Port(drafter, self._leases[DRAFTER_WORKER]) if drafter else Mailbox(0),
         }
-        stages = fresh_stages(self.request.configs, self.request.rule)
+        stages = fresh_stages(self.request.configs, self.request.rule, self.request.gate_rule)
         record, run, instruments = self.recorder.record, self.request.run, self._instruments
         return [
             Actor(name, stages[name], self._mailboxes[name], outlets, record, run, instruments) for name in STAGES

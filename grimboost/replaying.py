@@ -19,6 +19,7 @@ from grimboost.stages.cascade import CascadeStage
 from grimboost.stages.configuration import StageConfigs
 from grimboost.stages.drafter import DrafterStage
 from grimboost.stages.gate import GateStage
+from grimboost.stages.gate_rule import GateRule
 from grimboost.stages.revealer import RevealerStage
 from grimboost.stages.sampling_rule import SamplingRule
 from grimboost.stages.stage import Stage
@@ -41,26 +42,30 @@ class Difference(Struct, frozen=True):
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def fresh_stages(configs: StageConfigs, rule: SamplingRule) -> dict[str, Stage[Any]]:
-    """The five stages of one generation, by name."""
+def fresh_stages(
+    configs: StageConfigs, rule: SamplingRule, gate_rule: GateRule | None = None
+) -> dict[str, Stage[Any]]:
+    """The five stages of one generation, by name. `gate_rule`: what a plug-in adds to the gate."""
     return {
         DRAFTER: DrafterStage(configs.drafter),
-        GATE: GateStage(configs.gate),
+        GATE: GateStage(configs.gate, gate_rule),
         VERIFIER: VerifierStage(configs.verifier, rule),
         CASCADE: CascadeStage(configs.cascade),
         REVEALER: RevealerStage(configs.revealer),
     }
 
 
-def replay(log: Log | str | os.PathLike[str]) -> Difference | None:
+def replay(log: Log | str | os.PathLike[str], gate_rule: GateRule | None = None) -> Difference | None:
     """None if everything is as recorded, else the first difference.
 
-    Raises `LogError` for a log that cannot be read, and for one that holds too little to be replayed.
+    `gate_rule`: the rule that the log's header names, if it names one; a log never has code imported.
+    Raises `LogError` for a log that cannot be read, and for one that holds too little to be replayed, or was made
+    with another rule.
     """
     if not isinstance(log, Log):
         log = Log.open(log)
-    check_replayable(log.header)
-    stages = fresh_stages(log.header.stages, log.header.rule)
+    check_replayable(log.header, gate_rule)
+    stages = fresh_stages(log.header.stages, log.header.rule, gate_rule)
     lineage = Lineage()
     for entry in log:
         try:
@@ -81,12 +86,17 @@ def replay(log: Log | str | os.PathLike[str]) -> Difference | None:
     return None
 
 
-def check_replayable(header: LogHeader) -> None:
-    """Raise `LogError` for a log that fresh stages cannot follow."""
+def check_replayable(header: LogHeader, gate_rule: GateRule | None = None) -> None:
+    """Raise `LogError` for a log that fresh stages, with that rule in the gate, cannot follow."""
     if header.redacted:
         raise LogError("this log is redacted: it holds no texts, so the stages cannot be run again")
     if header.first:
         raise LogError(f"this log begins with entry {header.first}: what came before is needed to run the stages")
+    given = gate_rule.name if gate_rule is not None else ""
+    if given != header.gate_rule:
+        made = f"with the gate rule {header.gate_rule!r}" if header.gate_rule else "without a gate rule"
+        name = repr(given) if given else "none"
+        raise LogError(f"this log was made {made}, and can only be replayed so; given is {name} (gate_rule, --gate)")
 
 
 def ended(log: Log) -> bool:

@@ -11,6 +11,7 @@ from grimboost.parameters import Parameters
 from grimboost.prompts import started_with
 from grimboost.resolution import Clearance, resolve_stages
 from grimboost.stages.configuration import StageConfigs
+from grimboost.stages.gate_rule import GateRule
 from grimboost.stages.sampling_rule import SamplingRule
 from grimboost.versions import versions
 
@@ -24,6 +25,7 @@ class Request(Struct, frozen=True):
     configs: StageConfigs
     rule: SamplingRule
     capacity: int
+    gate_rule: GateRule | None = None
 
 
 def make_request(
@@ -34,8 +36,12 @@ def make_request(
     clearance: Clearance | None,
     run: int,
     capacity: int,
+    gate_rule: GateRule | None = None,
 ) -> Request:
-    """`drafter`: its name; None for none. `clearance`: what its certificate says, in streaming mode."""
+    """`drafter`: its name; None for none. `clearance`: what its certificate says, in streaming mode.
+
+    `gate_rule` has a meaning in streaming mode only, and is left out in strict mode.
+    """
     configs, rule = resolve_stages(
         loaded.target.facts,
         loaded.curve,
@@ -45,7 +51,9 @@ def make_request(
         drafter is not None,
         clearance,
     )
-    return Request(run, params, started_with(loaded.target.vocabulary, ids), configs, rule, capacity)
+    started = started_with(loaded.target.vocabulary, ids)
+    asked = gate_rule if params.mode == "streaming" else None
+    return Request(run, params, started, configs, rule, capacity, asked)
 
 
 def header_of(request: Request, loaded: LoadedTarget, drafter: str | None) -> LogHeader:
@@ -62,4 +70,5 @@ def header_of(request: Request, loaded: LoadedTarget, drafter: str | None) -> Lo
         rule=request.rule,
         end_of_sequence={} if request.parameters.ignore_eos else loaded.end_ids,
         started=time.time(),
+        gate_rule=request.gate_rule.name if request.gate_rule is not None else "",
     )

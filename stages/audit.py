@@ -128,7 +128,7 @@ class _Walk:
             self._next = len(self._released)  # released but held back, and now void
         if span is not None:
             clash = not right and not _agree(own.data, span.data)
-            if right or clash:
+            if (right or clash) and not span.held:
                 self._judged.append(JudgedSpan(span.confidence, False, clash))
             self._corrected = self._corrected or clash
         return right
@@ -172,8 +172,9 @@ def audit_revisable(
         wrong = (_wrong_at(released, tokens, same),)
     left, fits = ((), False) if clash else _behind(released, len(data))
     judged = _judged(released, shown, candidate, choices)
-    corrected = not wrong and any(one.slip for one in judged)
-    return Audit(tuple(tokens), wrong, judged, left, fits, corrected, same if clash else None)
+    corrected = not wrong and any(one.slip for _, one in judged)
+    evidence = tuple(one for span, one in judged if one.released or not span.held)
+    return Audit(tuple(tokens), wrong, evidence, left, fits, corrected, same if clash else None)
 
 
 def _wrong_at(released: Sequence[Span], tokens: Sequence[PathToken], same: int) -> Wrong:
@@ -209,21 +210,21 @@ def _behind(released: Sequence[Span], size: int) -> tuple[tuple[Span, ...], bool
 
 def _judged(
     released: Sequence[Span], shown: int, candidate: Sequence[Span], choices: Sequence[PathToken]
-) -> tuple[JudgedSpan, ...]:
+) -> list[tuple[Span, JudgedSpan]]:
     """Spans compared by id up to the first that is not the target's; other borders alone say nothing."""
-    judged: list[JudgedSpan] = []
+    judged: list[tuple[Span, JudgedSpan]] = []
     at = 0
     spans = list(candidate[: len(choices)]) or list(released[:1])
     for span, own in zip(spans, choices, strict=False):
         was_shown = at + len(span.data) <= shown
         if own.id == span.id:
-            judged.append(JudgedSpan(span.confidence, was_shown, False))
+            judged.append((span, JudgedSpan(span.confidence, was_shown, False)))
             at += len(span.data)
             continue
         if not _agree(own.data, span.data):
-            judged.append(JudgedSpan(span.confidence, at < shown, True))
+            judged.append((span, JudgedSpan(span.confidence, at < shown, True)))
         break
-    return tuple(judged)
+    return judged
 
 
 def _agree(one: bytes, other: bytes) -> bool:

@@ -10,6 +10,7 @@ In strict mode the answer is always *verify*. In streaming mode the first of the
     cap           too much would be shown and unverified, in bytes or in tokens
     incomplete    the span ends inside a character, or perhaps inside a token
     confidence    the drafter is not sure enough
+    rule: ...     a plug-in's rule holds it back (`gate_rule.py`); `rule failed` where that gave no answer
     behind        a span before it waits for the target: output is contiguous
     standing      its bytes were shown already, and come again because the target sees other borders
     confident     none of these: it is released
@@ -20,10 +21,23 @@ a mismatch overtook it.
 """
 
 from collections import deque
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from grimboost import messages as m
 from grimboost.stages.configuration import GateConfig
+from grimboost.stages.gate_rule import TAIL_BYTES, GateRule, reason_to_hold
 from grimboost.stages.stage import undefined
+
+
+class _Waiting(NamedTuple):
+    """A span at its output offset, with its calibrated confidence, and why a rule holds it, if one does."""
+
+    offset: int
+    span: m.Span
+    confidence: float
+    held: str | None = None
 
 
 class GateStage:
@@ -31,8 +45,11 @@ class GateStage:
 
     patience = None
 
-    def __init__(self, config: GateConfig) -> None:
+    def __init__(self, config: GateConfig, rule: GateRule | None = None) -> None:
         self._config = config
+        self._rule = rule
+        # a draft may begin anew before what is shown, and a rule is told what stands before each of its spans
+        self._keeps = TAIL if rule is None else TAIL_BYTES + config.max_unverified_bytes
         self._epoch = 0
         self._done = False
         self._streaming = config.mode == "streaming"
@@ -41,7 +58,7 @@ class GateStage:
         self._frontier = 0  # committed output bytes
         self._released_to = 0  # output offset up to which spans were released
         self._ends: deque[int] = deque()  # offsets at which released spans end, behind the frontier
-        self._waiting: deque[tuple[int, m.Span, float]] = deque()  # offset, span, calibrated confidence
+        self._waiting: deque[_Waiting] = deque()
         self._committed_tail = b""  # last committed bytes
         self._tail = b""  # last bytes before `_position`: a character may go on behind them
         self._void = False  # the epoch is new, and what still stands has not been said yet
@@ -80,12 +97,9 @@ class GateStage:
         if not self._streaming or draft.epoch != self._epoch:
             spans = tuple(m.GatedSpan(span, m.Decision.VERIFY, self._config.mode) for span in draft.spans)
             return [m.Spans(draft.epoch, draft.frontier, draft.offset, spans, draft.retired, draft.more)]
-        at, graded = draft.offset, list[tuple[int, m.Span, float]]()
-        for span in draft.spans:
-            graded.append((at, span, self._config.calibration.of(span.confidence)))
-            at += len(span.data)
-        while self._waiting and self._waiting[-1][0] >= draft.offset:
+        while self._waiting and self._waiting[-1].offset >= draft.offset:
             self._waiting.pop()  # the drafter has begun anew
+        graded = self._graded(draft)
         self._waiting.extend(graded)
         before = self._released_to
         released = self._release(self._next())
@@ -93,18 +107,38 @@ class GateStage:
         answer = m.Spans(draft.epoch, draft.frontier, draft.offset, spans, draft.retired, draft.more)
         return [*released, answer]
 
-    def _explained(self, graded: list[tuple[int, m.Span, float]], before: int) -> tuple[m.GatedSpan, ...]:
+    def _graded(self, draft: m.Draft) -> list[_Waiting]:
+        at, text, graded = draft.offset, self._before(draft.offset), list[_Waiting]()
+        for span in draft.spans:
+            confidence, held = self._config.calibration.of(span.confidence), None
+            end = at + len(span.data)
+            if self._rule is not None and end > self._position:
+                text = self._tail if at == self._position else text  # what is shown, whatever this draft says
+                held = reason_to_hold(self._rule, at, span, confidence, text)
+            graded.append(_Waiting(at, replace(span, held=True) if held else span, confidence, held))
+            at, text = end, (text + span.data)[-self._keeps :]
+        return graded
+
+    def _before(self, offset: int) -> bytes:
+        """The last output bytes before that offset: shown ones, and behind them those that wait."""
+        past = self._position - offset
+        if past > 0:
+            return self._tail[: max(0, len(self._tail) - past)]
+        return self._tail + b"".join(one.span.data for one in self._waiting if one.offset >= self._position)
+
+    def _explained(self, graded: list[_Waiting], before: int) -> tuple[m.GatedSpan, ...]:
         """A draft's spans, each with what was decided of it and why."""
         spans, blocked = [], False
-        for at, span, confidence in graded:
+        for one in graded:
+            at, span = one.offset, one.span
             end = at + len(span.data)
             if end <= self._released_to:
                 decision, reason = m.Decision.RELEASE, "confident" if end > before else "standing"
             else:
                 waits = "behind" if blocked or at != self._position else "incomplete"
-                decision, reason = m.Decision.VERIFY, self._reason(at, span, confidence) or waits
+                decision, reason = m.Decision.VERIFY, self._reason(one) or waits
                 blocked = True
-            spans.append(m.GatedSpan(span, decision, reason, confidence))
+            spans.append(m.GatedSpan(span, decision, reason, one.confidence))
         return tuple(spans)
 
     # ------------------------------------------------------------ what may be shown
@@ -117,20 +151,20 @@ class GateStage:
         """Waiting spans from the released frontier on that nothing forbids, to the end of a whole character."""
         found: list[m.Span] = []
         at = self._position
-        while self._waiting and self._waiting[0][0] < at:
+        while self._waiting and self._waiting[0].offset < at:
             self._waiting.popleft()
-        for offset, span, confidence in self._waiting:
-            if offset != at or self._reason(at, span, confidence, len(found)) is not None:
+        for one in self._waiting:
+            if one.offset != at or self._reason(one, len(found)) is not None:
                 break
-            found.append(span)
-            at += len(span.data)
+            found.append(one.span)
+            at += len(one.span.data)
         while found and inside_character(self._tail + b"".join(span.data for span in found)):
             found.pop()
         return found
 
-    def _reason(self, at: int, span: m.Span, confidence: float, more: int = 0) -> str | None:
-        """Why a span at that offset has to be verified, if `more` others are released before it."""
-        config, end = self._config, at + len(span.data)
+    def _reason(self, one: _Waiting, more: int = 0) -> str | None:
+        """Why a span has to be verified, if `more` others are released before it."""
+        config, end = self._config, one.offset + len(one.span.data)
         unverified = len(self._ends) + more + 1
         ways = (
             ("never", config.release == "never"),
@@ -142,10 +176,10 @@ class GateStage:
                 "cap",
                 end - self._frontier > config.max_unverified_bytes or unverified > config.max_unverified_tokens,
             ),
-            ("incomplete", not span.whole),
-            ("confidence", confidence < self._threshold),
+            ("incomplete", not one.span.whole),
+            ("confidence", one.confidence < self._threshold),
         )
-        return next((reason for reason, holds in ways if holds), None)
+        return next((reason for reason, holds in ways if holds), one.held)
 
     def _release(self, spans: list[m.Span]) -> list[m.Message]:
         if not spans:
@@ -155,7 +189,7 @@ class GateStage:
             self._waiting.popleft()
             self._released_to = self._position + len(span.data)
             self._ends.append(self._released_to)
-            self._tail = (self._tail + span.data)[-TAIL:]
+            self._tail = (self._tail + span.data)[-self._keeps :]
         return [m.Release(self._epoch, offset, tuple(spans))]
 
     # ------------------------------------------------------------ what the cascade says
@@ -163,7 +197,7 @@ class GateStage:
     def _advance(self, message: m.Committed) -> list[m.Message]:
         data = b"".join(token.data for token in message.tokens)
         self._frontier = message.frontier
-        self._committed_tail = (self._committed_tail + data)[-TAIL:]
+        self._committed_tail = (self._committed_tail + data)[-self._keeps :]
         if self._void:
             self._restart(message)
         while self._ends and self._ends[0] <= self._frontier:
@@ -184,7 +218,8 @@ class GateStage:
             for span in message.released:
                 at += len(span.data)
                 self._ends.append(at)
-            self._tail = (self._committed_tail + b"".join(span.data for span in message.released))[-TAIL:]
+            text = self._committed_tail + b"".join(span.data for span in message.released)
+            self._tail = text[-self._keeps :]
         while self._ends and self._ends[-1] > self._released_to:
             self._ends.pop()
 
