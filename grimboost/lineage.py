@@ -17,7 +17,7 @@ from msgspec import Struct
 from grimboost import messages as m
 from grimboost.delivery import Delivery
 from grimboost.log import LogEntry
-from grimboost.wiring import CLIENT, EDGES, ENGINE, REVEALER, STAGES, routes
+from grimboost.wiring import CLIENT, EDGES, ENGINE, REVEALER, STAGES, Edge, routes
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -64,6 +64,16 @@ class Lineage:
         self._lanes: dict[tuple[str, str, bool], deque[tuple[m.Message, Origin]]] = {}
         self._asked: dict[tuple[str, type[m.Message]], deque[Origin]] = {}
         self._delivery = Delivery()
+        self.broken: str | None = None
+        """What was wrong with the first entry that cannot be what happened, if `follow` met one."""
+
+    def follow(self, entry: LogEntry) -> None:
+        """Take the next entry of a log that is read, not checked: behind what cannot be, only names are told."""
+        try:
+            self.feed(entry)
+        except Broken as error:
+            name = self.names.setdefault(entry.sequence, entry.stage)
+            self.broken = self.broken or f"{name}: {error}"
 
     def feed(self, entry: LogEntry) -> None:
         """Take the next entry."""
@@ -72,6 +82,8 @@ class Lineage:
             raise Broken(f"there is no stage {entry.stage!r}")
         self._inputs[entry.stage] = number + 1
         self.names[entry.sequence] = f"{entry.stage}#{number}"
+        if self.broken is not None:
+            return
         if entry.stage == CLIENT:
             self._take(entry)
         else:
@@ -153,6 +165,11 @@ class Lineage:
                     self._lanes.setdefault(key, deque()).append((answer, origin))
                 elif edge.receiver != ENGINE:
                     self._asked.setdefault((entry.stage, type(answer)), deque()).append(origin)
+
+
+def sender_of(kind: type[m.Message], receiver: str) -> Edge | None:
+    """The edge on which such a message comes to that receiver."""
+    return _SENDERS.get((kind, receiver))
 
 
 def same(one: m.Message, other: m.Message) -> bool:
