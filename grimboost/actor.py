@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from anyio.lowlevel import checkpoint
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from grimboost.instruments import Instruments, Turn
 from grimboost.mailbox import Mailbox, MailboxClosed
@@ -31,12 +32,31 @@ class Outlet(Protocol):
 
 
 class ActorStatistics(Struct, frozen=True):
-    """Messages in and out since the start, and seconds: deciding and sending, and waiting for room."""
+    """Messages in and out since the start, and seconds: deciding and sending, waiting for room, waiting for a message
+    (or for a turn on the event loop), and from its beginning to its end or to now.
+
+    A wait counts when it is over; `full_seconds` is how long the one for room has lasted that is not. Those that were
+    received had lain in the mailbox for `queued_seconds` together, and `queue` lie there now.
+    """
 
     received: int
     sent: int
     busy_seconds: float = 0.0
     blocked_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    full_seconds: float = 0.0
+    queued_seconds: float = 0.0
+    queue: int = 0
+
+    @property
+    def mean_queued_seconds(self) -> float:
+        """How long a message lay in the mailbox."""
+        return self.queued_seconds / self.received if self.received else 0.0
+
+    def plus(self, other: "ActorStatistics") -> "ActorStatistics":
+        """Of two actors together."""
+        return ActorStatistics(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
 
 class Actor:
@@ -60,21 +80,37 @@ class Actor:
         self._record = record
         self._instruments = instruments or Instruments()
         self._received = self._sent = 0
-        self._busy = self._blocked = 0.0
+        self._busy = self._blocked = self._waiting = 0.0
+        self._began: float | None = None
+        self._ended: float | None = None
+        self._idle: float | None = None  # since when it waits for a message
+        self._full: float | None = None  # since when it waits for room
         self._routes = {
             message: tuple((outlets[edge.receiver], edge.blocks) for edge in edges)
             for message, edges in routes(name).items()
         }
 
     def statistics(self) -> ActorStatistics:
-        """A snapshot."""
-        return ActorStatistics(self._received, self._sent, self._busy, self._blocked)
+        """A snapshot, also from another thread."""
+        now = self._ended or time.perf_counter()
+        full, began = self._full, self._began
+        return ActorStatistics(
+            self._received,
+            self._sent,
+            self._busy,
+            self._blocked,
+            self._waiting,
+            now - began if began is not None else 0.0,
+            now - full if full is not None else 0.0,
+            self.mailbox.statistics().waited_seconds,
+            len(self.mailbox),
+        )
 
     async def run(self) -> None:
         """Until the stage is done. The mailbox is closed on every way out, so nobody waits for this actor."""
         try:
             handled = 0
-            idle = time.perf_counter()
+            self._began = self._idle = idle = time.perf_counter()
             while not self._stage.done:
                 message = self.mailbox.receive_nowait()
                 if message is None:
@@ -85,11 +121,16 @@ class Actor:
                 handled += 1
                 idle = await self._handle(Elapsed() if message is None else message, idle)
         finally:
+            self._ended = time.perf_counter()
+            if self._idle is not None:
+                self._waiting += self._ended - self._idle
             self.mailbox.close()
 
     async def _handle(self, message: Message, idle: float) -> float:
         """Decide, record and send; `idle` is since when the stage waited. Returns when it is done."""
         received = time.perf_counter()
+        self._waiting += received - idle
+        self._idle = None
         queued, depth = self.mailbox.queued, len(self.mailbox)
         self._received += 1
         try:
@@ -99,9 +140,10 @@ class Actor:
             raise
         self._record(self.name, message, answers)
         decided = time.perf_counter()
-        blocked = await self._send(answers)
-        sent = time.perf_counter()
-        self._blocked += blocked
+        before = self._blocked
+        await self._send(answers)
+        blocked = self._blocked - before
+        self._idle = sent = time.perf_counter()
         self._busy += sent - received - blocked
         if hooks := self._instruments.turn:
             turn = Turn(
@@ -120,20 +162,18 @@ class Actor:
             self._instruments.tell(hooks, turn)
         return sent
 
-    async def _send(self, answers: list[Message]) -> float:
-        """Returns the seconds in which it waited for room."""
-        blocked = 0.0
+    async def _send(self, answers: list[Message]) -> None:
         for answer in answers:
             for outlet, blocks in self._routes[type(answer)]:
                 self._sent += 1
                 if blocks:
-                    begin = time.perf_counter()
+                    self._full = begin = time.perf_counter()
                     try:
                         await outlet.send(answer)
                     except MailboxClosed:  # the receiver has ended; what follows is of no use to it
                         continue
                     finally:
-                        blocked += time.perf_counter() - begin
+                        self._blocked += time.perf_counter() - begin
+                        self._full = None
                 else:
                     outlet.post_nowait(answer)
-        return blocked

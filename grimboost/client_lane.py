@@ -8,15 +8,36 @@ import time
 from collections import deque
 
 from grimboost import messages as m
+from grimboost.histogram import Buckets
 from grimboost.mailbox import Mailbox
 from grimboost.spread import Spread, even_spread, spread
+
+
+FIRST_BOUNDS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0),
+    *(80.0, 160.0, 640.0, 2560.0),
+)
+"""Seconds to the first byte. vLLM's bounds, which dashboards expect."""
+BETWEEN_BOUNDS = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0),
+    *(7.5, 10.0, 20.0, 40.0, 80.0),
+)
+"""Seconds between two chunks. vLLM's bounds, and four below them."""
+
+
+class Pace:
+    """How soon the first bytes and the next ones come, over all lanes that are given it."""
+
+    def __init__(self) -> None:
+        self.first, self.between = Buckets(FIRST_BOUNDS), Buckets(BETWEEN_BOUNDS)
 
 
 class ClientLane:
     """An outlet in front of the client's mailbox."""
 
-    def __init__(self, mailbox: Mailbox[m.ClientEvent]) -> None:
+    def __init__(self, mailbox: Mailbox[m.ClientEvent], pace: Pace | None = None) -> None:
         self._mailbox = mailbox
+        self._pace = pace or Pace()
         self.data = bytearray()
         self.begun = time.perf_counter()
         self.prefilled: float | None = None
@@ -92,9 +113,12 @@ class ClientLane:
 
     def _show(self, data: bytes, now: float, unchecked: bool) -> None:
         self.data += data
-        self.first_byte = self.first_byte or now
+        if self.first_byte is None:
+            self.first_byte = now
+            self._pace.first.add(now - self.begun)
         if self._latest is not None:
             self.gaps.append(now - self._latest)
+            self._pace.between.add(now - self._latest)
         self._latest = now
         if unchecked:
             self._unchecked.append((len(self.data), now))

@@ -23,6 +23,7 @@ from grimboost.certifier import Account, Certifier
 from grimboost.diagnostics import get_logger
 from grimboost.draft_service import DraftService, Ended
 from grimboost.errors import MisuseError
+from grimboost.figures import FigureKeeper
 from grimboost.generation import Generation
 from grimboost.instruments import Instruments
 from grimboost.loading import (
@@ -39,7 +40,7 @@ from grimboost.parameters import Options, Parameters, parameters
 from grimboost.prompts import prompt_ids
 from grimboost.recorder import Recorder
 from grimboost.request import header_of, make_request
-from grimboost.statistics import EngineStatistics, Recent, Totals
+from grimboost.statistics import EngineStatistics
 from grimboost.target_service import TargetService
 from grimboost.worker import Job, Lease, Worker
 
@@ -87,7 +88,7 @@ class Engine:
             f"{facts.digest or facts.name} {facts.precision}",
             drafter_digest(self.drafter),
         )
-        self._totals, self._recent = Totals(), Recent()
+        self._figures = FigureKeeper()
         self._runs = itertools.count(1)
         self._generations: set[Generation] = set()
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -189,16 +190,9 @@ class Engine:
         for worker in self._workers:
             worker.stop()
 
-    def statistics(self) -> EngineStatistics:
-        """A snapshot, safe at any time."""
-        return EngineStatistics(
-            len(self._generations),
-            self.loaded.target.open_slots,
-            self._target.statistics(),
-            self._drafter.statistics() if self._drafter else None,
-            self._totals,
-            **self._recent.spreads(),
-        )
+    def statistics(self, spreads: bool = True) -> EngineStatistics:
+        """A snapshot, safe at any time and in any thread. A few milliseconds; without `spreads`, microseconds."""
+        return self._figures.statistics(self.loaded.target.open_slots, self._target, self._drafter, spreads)
 
     # ------------------------------------------------------------ generations
 
@@ -263,7 +257,10 @@ class Engine:
         request = make_request(self.loaded, drafter, ids, checked, clearance, next(self._runs), self._capacity)
         header = header_of(request, self.loaded, drafter)
         recorder = Recorder(header, LogWriter(Path(record), header) if record is not None else None)
-        return Generation(request, self._target, self._drafter, self._start, recorder, account, self.instruments)
+        figures = self._figures
+        return Generation(
+            request, self._target, self._drafter, self._start, recorder, account, self.instruments, figures.pace
+        )
 
     def _account(self, params: Parameters) -> Account | None:
         """Of a sampled generation nothing is learned: what the target draws says little about its drafter."""
@@ -281,6 +278,7 @@ class Engine:
         if generation in self._generations or generation.finished.is_set():
             raise MisuseError("a generation can be entered once")
         self._generations.add(generation)
+        self._figures.began(generation)
         self._tasks.start_soon(self._run, generation)
 
     async def _run(self, generation: Generation) -> None:
@@ -288,8 +286,7 @@ class Engine:
             await generation.run()
         finally:
             self._generations.discard(generation)
-            self._totals = self._totals.with_generation(generation.counts)
-            self._recent.add(generation.lane)
+            self._figures.ended(generation)
             self._remember(generation)
             await generation.keep_evidence()
 

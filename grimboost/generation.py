@@ -14,9 +14,9 @@ import anyio
 from msgspec import Struct
 
 from grimboost import messages as m
-from grimboost.actor import Actor, Outlet
+from grimboost.actor import Actor, ActorStatistics, Outlet
 from grimboost.certifier import Account
-from grimboost.client_lane import ClientLane
+from grimboost.client_lane import ClientLane, Pace
 from grimboost.delivery import Delivery
 from grimboost.errors import GrimboostError, TargetError
 from grimboost.instruments import Instruments
@@ -69,8 +69,9 @@ class Generation:
         recorder: Recorder,
         account: Account | None = None,
         instruments: Instruments | None = None,
+        pace: Pace | None = None,
     ) -> None:
-        """`account`: where what the target says of drafts goes, in streaming mode."""
+        """`account`: where what the target says of drafts goes, in streaming mode. `pace`: of all generations."""
         self.request = request
         self.finished = anyio.Event()
         self._start = start
@@ -82,13 +83,14 @@ class Generation:
         self._target = target
         self._failure: BaseException | None = None
         self._client: Mailbox[m.ClientEvent] = Mailbox(request.capacity)
-        self.lane = ClientLane(self._client)
+        self.lane = ClientLane(self._client, pace)
         self._mailboxes: dict[str, Mailbox[Any]] = {name: Mailbox(request.capacity) for name in STAGES}
         self._leases = {
             TARGET_WORKER: Lease(request.run, self._mailboxes[VERIFIER].post_nowait),
             DRAFTER_WORKER: Lease(request.run, self._mailboxes[DRAFTER].post_nowait),
         }
         self._actors = self._wire(drafter)
+        self._last_stages: dict[str, ActorStatistics] | None = None
 
     def _wire(self, drafter: Worker | None) -> list[Actor]:
         outlets: dict[str, Outlet] = {
@@ -143,6 +145,7 @@ class Generation:
         self._client.close()
         self._end_account()
         self.recorder.end()
+        self._last_stages = self.stages()
         self._instruments.tell(self._instruments.generation_ended, self)
         self._actors.clear()  # whoever keeps the handle keeps neither the stages
         self._leases.clear()  # nor the drafter's session
@@ -180,23 +183,24 @@ class Generation:
         return self
 
     async def __anext__(self) -> m.ClientEvent:
+        asked = time.perf_counter()
         try:
             event = await self._client.receive()
         except MailboxClosed:
             event = None
-        self._note_taken(event)
+        self._note_taken(event, asked)
         if event is None:
             if self._failure is not None:
                 raise self._error() from self._failure
             raise StopAsyncIteration
         return event
 
-    def _note_taken(self, event: m.ClientEvent | None) -> None:
+    def _note_taken(self, event: m.ClientEvent | None, asked: float) -> None:
         if not self._exhausted:
             self._exhausted = event is None
             self.recorder.record(CLIENT, self._delivery.take(event), ())
             if hooks := self._instruments.taken:
-                self._instruments.tell(hooks, self.request.run, event, time.perf_counter())
+                self._instruments.tell(hooks, self.request.run, event, asked, time.perf_counter())
 
     def _error(self) -> GrimboostError:
         if isinstance(self._failure, GrimboostError):
@@ -212,12 +216,21 @@ class Generation:
     def result(self) -> Result:
         """What it came to so far; before the end the reason is `cancelled`."""
         lane, done = self.lane, self.lane.done
-        reason = done.reason if done else m.FinishReason.CANCELLED
-        if self._failure is not None:
-            reason = m.FinishReason.ERROR
         error = done.error if done else (repr(self._failure) if self._failure else None)
         figures = statistics(lane, self.counts, self._account, self.request.parameters)
-        return Result(bytes(lane.data), done.ids if done else (), reason, figures, error)
+        return Result(bytes(lane.data), done.ids if done else (), self.reason, figures, error)
+
+    @property
+    def reason(self) -> m.FinishReason:
+        """Why it ended; before the end `cancelled`."""
+        if self._failure is not None:
+            return m.FinishReason.ERROR
+        return self.lane.done.reason if self.lane.done else m.FinishReason.CANCELLED
+
+    def stages(self) -> dict[str, ActorStatistics]:
+        """What each stage did so far. Also from another thread, and when it is over."""
+        actors = tuple(self._actors)  # before looking whether it is over: then they are cleared
+        return self._last_stages or {actor.name: actor.statistics() for actor in actors}
 
     @property
     def counts(self) -> m.Counts:

@@ -1,12 +1,15 @@
 """Hooks into a running engine: what each stage and worker did, and when. Nobody pays for what nobody measures.
 
-An instrument is any object that has one or more of the methods of `Instrument`. Where a hook has no listener it
-costs one lookup. One that raises is removed and logged; it never breaks a run. All times are seconds of
-`time.perf_counter()`. Hooks know nothing of what is done with them.
+An instrument is any object that has one or more of the methods of `Instrument`, plain functions that return soon:
+the event loop or a model's thread waits for them. Where a hook has no listener it costs one lookup. One that raises
+is removed and logged; it never breaks a run. All times are seconds of `time.perf_counter()`. Hooks know nothing of
+what is done with them.
 """
 
+import inspect
+import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
@@ -78,55 +81,72 @@ class Instrument:
     def batch(self, batch: Batch) -> None:
         """In the worker's thread, after a batch."""
 
-    def taken(self, run: int, event: ClientEvent, at: float) -> None:
-        """On the event loop, when the client takes an event."""
+    def taken(self, run: int, event: ClientEvent | None, asked: float, at: float) -> None:
+        """On the event loop, when the client takes an event, which it asked for at `asked`; None: no more come."""
 
 
 HOOKS = ("generation_started", "generation_ended", "turn", "batch_begins", "batch", "taken")
 
 
+class Hook(NamedTuple):
+    """A function to call, and the instrument that it belongs to."""
+
+    owner: object
+    call: Callable[..., object]
+
+
 class Instruments:
-    """Those that listen. Each hook is an attribute: empty, or the functions to call with `tell`."""
+    """Those that listen. Each hook is an attribute: empty, or what to call with `tell`.
+
+    They can be added and removed in any thread, also while the hooks are called; a call that is under way may still
+    reach one that was removed.
+    """
 
     def __init__(self, instruments: Iterable[object] = ()) -> None:
         self._all: list[object] = []
-        self.generation_started: tuple[Callable[..., object], ...] = ()
-        self.generation_ended: tuple[Callable[..., object], ...] = ()
-        self.turn: tuple[Callable[..., object], ...] = ()
-        self.batch_begins: tuple[Callable[..., object], ...] = ()
-        self.batch: tuple[Callable[..., object], ...] = ()
-        self.taken: tuple[Callable[..., object], ...] = ()
+        self._changing = threading.Lock()
+        self.generation_started: tuple[Hook, ...] = ()
+        self.generation_ended: tuple[Hook, ...] = ()
+        self.turn: tuple[Hook, ...] = ()
+        self.batch_begins: tuple[Hook, ...] = ()
+        self.batch: tuple[Hook, ...] = ()
+        self.taken: tuple[Hook, ...] = ()
         for instrument in instruments:
             self.add(instrument)
 
     def add(self, instrument: object) -> None:
-        """Listen from now on. Raises `MisuseError` for what has no hook."""
-        if not any(callable(_hook(instrument, name)) for name in HOOKS):
-            kind = type(instrument).__name__
+        """Listen from now on. Raises `MisuseError` for what has no hook, or one that would have to be awaited."""
+        kind = type(instrument).__name__
+        hooks = {name: _hook(instrument, name) for name in HOOKS}
+        if not any(hooks.values()):
             raise MisuseError(f"{kind} is no instrument: it has none of the hooks {', '.join(HOOKS)}")
-        self._all.append(instrument)
-        self._collect()
+        for name, hook in hooks.items():
+            if inspect.iscoroutinefunction(hook):
+                raise MisuseError(f"{kind}.{name} is a coroutine function; nobody awaits a hook")
+        with self._changing:
+            self._collect([*self._all, instrument])
 
     def remove(self, instrument: object) -> None:
         """Listen no more. Nothing happens if it does not."""
-        self._all = [one for one in self._all if one is not instrument]
-        self._collect()
+        with self._changing:
+            self._collect([one for one in self._all if one is not instrument])
 
-    def _collect(self) -> None:
+    def _collect(self, instruments: list[object]) -> None:
+        self._all = instruments
         for name in HOOKS:
-            hooks = (_hook(one, name) for one in self._all)
-            setattr(self, name, tuple(hook for hook in hooks if hook is not None))
+            hooks = ((one, _hook(one, name)) for one in instruments)
+            setattr(self, name, tuple(Hook(one, hook) for one, hook in hooks if hook is not None))
 
-    def tell(self, hooks: tuple[Callable[..., object], ...], *what: object) -> None:
+    def tell(self, hooks: tuple[Hook, ...], *what: object) -> None:
         """Call them; one that raises is removed with its instrument."""
-        for hook in hooks:
+        for owner, call in hooks:
             try:
-                hook(*what)
-            except Exception as error:
-                owner = getattr(hook, "__self__", hook)
-                log.warning(
-                    "an instrument failed and is removed", instrument=type(owner).__name__, error=repr(error)
-                )
+                call(*what)
+            except KeyboardInterrupt:  # somebody's Ctrl-C, which only happened to come here
+                raise
+            except BaseException as error:  # also SystemExit, which would end a worker's thread and hang who waits
+                kind, hook = type(owner).__name__, getattr(call, "__name__", "hook")
+                log.warning("an instrument failed and is removed", instrument=f"{kind}.{hook}", error=repr(error))
                 self.remove(owner)
 
 

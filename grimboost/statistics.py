@@ -4,13 +4,17 @@ Names are those of the command line's `--json`. It measures nothing itself.
 """
 
 from collections import deque
+from collections.abc import Mapping
+from itertools import zip_longest
 
 import msgspec
 from msgspec import Struct
 
 from grimboost import messages as m
+from grimboost.actor import ActorStatistics
 from grimboost.certifier import Account
 from grimboost.client_lane import ClientLane
+from grimboost.histogram import Histogram
 from grimboost.parameters import Parameters
 from grimboost.spread import Spread, even_spread, spread
 from grimboost.stages.certificate import CertificateReport
@@ -136,10 +140,18 @@ class Totals(Struct, frozen=True):
     """Over all generations that have ended; names as in `Statistics`."""
 
     generations: int = 0
+    prompt_tokens: int = 0
     new_tokens: int = 0
     new_bytes: int = 0
     target_passes: int = 0
     target_rows: int = 0
+    drafted_blocks: int = 0
+    drafted_tokens: int = 0
+    drafted_bytes: int = 0
+    accepted_tokens: int = 0
+    accepted_bytes: int = 0
+    accepted_by_position: tuple[int, ...] = ()
+    mismatches: int = 0
     released_tokens: int = 0
     released_bytes: int = 0
     kept_tokens: int = 0
@@ -159,13 +171,17 @@ class Totals(Struct, frozen=True):
     def with_generation(self, counts: m.Counts) -> "Totals":
         """One generation more."""
         mine = msgspec.structs.asdict(self)
-        return Totals(**{name: value + getattr(counts, name, 1) for name, value in mine.items()})
+        places = zip_longest(mine.pop("accepted_by_position"), counts.accepted_by_position, fillvalue=0)
+        sums = {name: value + getattr(counts, name, 1) for name, value in mine.items()}
+        return Totals(accepted_by_position=tuple(one + other for one, other in places), **sums)
 
 
 class EngineStatistics(Struct, frozen=True):
     """A snapshot: generations that run, slots that they hold, work done by each worker, what ended ones came to.
 
-    The spreads are over what was timed last, `RECENT` values of each at most.
+    `stages` are sums over all generations, ended ones and those that run. `finished` counts ended ones by reason. The
+    histograms count since the engine began: until the first byte, between two chunks, whole generations. The spreads
+    are over what was timed last, `RECENT` values of each at most.
     """
 
     generations: int
@@ -173,6 +189,11 @@ class EngineStatistics(Struct, frozen=True):
     target: WorkerStatistics
     drafter: WorkerStatistics | None
     totals: Totals = Totals()
+    stages: Mapping[str, ActorStatistics] = {}
+    finished: Mapping[m.FinishReason, int] = {}
+    time_to_first_token_seconds: Histogram | None = None
+    inter_token_seconds: Histogram | None = None
+    request_seconds: Histogram | None = None
     time_to_first_byte_seconds: Spread | None = None
     gap_seconds: Spread | None = None
     audit_lag_bytes: Spread | None = None
@@ -198,10 +219,10 @@ class Recent:
         self._waits.extend(lane.waits)
 
     def spreads(self) -> dict[str, Spread | None]:
-        """By the names of `EngineStatistics`. A few milliseconds."""
+        """By the names of `EngineStatistics`. A few milliseconds. Copies first: another thread may ask."""
         return {
-            "time_to_first_byte_seconds": even_spread(self._first),
-            "gap_seconds": even_spread(self._gaps),
-            "audit_lag_bytes": even_spread(self._lags),
-            "commit_seconds": spread(self._waits),
+            "time_to_first_byte_seconds": even_spread(list(self._first)),
+            "gap_seconds": even_spread(list(self._gaps)),
+            "audit_lag_bytes": even_spread(list(self._lags)),
+            "commit_seconds": spread(list(self._waits)),
         }

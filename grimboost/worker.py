@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 import anyio
-from msgspec import Struct
+from msgspec import Struct, field
 
 from grimboost.diagnostics import get_logger
 from grimboost.event_loop import call_soon
@@ -54,7 +54,7 @@ class Job(Struct, frozen=True):
     lease: Lease
     request: Any
     always: bool = False
-    submitted: float = 0.0
+    submitted: float = field(default_factory=time.perf_counter)
 
 
 class Service(Protocol):
@@ -70,12 +70,15 @@ class Service(Protocol):
 
 
 class WorkerStatistics(Struct, frozen=True):
-    """Batches and jobs since the start, and the seconds in which the thread worked."""
+    """Batches and jobs since the start, and the seconds in which the thread worked. The jobs had waited for
+    `queued_seconds` together, and `queue` wait now."""
 
     batches: int
     jobs: int
     skipped: int
     busy_seconds: float
+    queued_seconds: float = 0.0
+    queue: int = 0
 
 
 class Worker:
@@ -97,7 +100,7 @@ class Worker:
         self._ready = anyio.Event()
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._batches = self._jobs = self._skipped = 0
-        self._busy = 0.0
+        self._busy = self._queued = 0.0
         self._idle = time.perf_counter()
         self.instruments = Instruments()
         self._on_loop: Callable[[Callable[[], object]], object] = lambda call: call()
@@ -147,7 +150,8 @@ class Worker:
 
     def statistics(self) -> WorkerStatistics:
         """A snapshot."""
-        return WorkerStatistics(self._batches, self._jobs, self._skipped, self._busy)
+        queue = self._queue.qsize()
+        return WorkerStatistics(self._batches, self._jobs, self._skipped, self._busy, self._queued, queue)
 
     # ------------------------------------------------------------ in the thread
 
@@ -198,6 +202,7 @@ class Worker:
         self._busy += self._last_seconds
         self._batches += 1
         self._jobs += len(jobs)
+        self._queued += sum(begin - job.submitted for job in jobs)
         self._post(lambda: _deliver(answers))
         if hooks := self.instruments.batch:
             self.instruments.tell(hooks, Batch(self.name, _work(jobs, answers), self._idle, begin, end))
@@ -235,7 +240,7 @@ class Port:
     def post_nowait(self, item: Message) -> None:
         """Queue the request."""
         always = isinstance(item, self._always)
-        self._worker.submit(Job(self._lease, item, always, time.perf_counter()))
+        self._worker.submit(Job(self._lease, item, always))
 
     async def send(self, item: Message) -> None:
         """The same; a worker's queue is bounded by one request in flight per stage."""
