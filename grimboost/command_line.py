@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from grimboost.errors import FetchError, GrimboostError, MisuseError
-from grimboost.generation_options import choice_options, model_options, streaming_options
+from grimboost.generation_options import choice_options, model_options, recording_options, streaming_options
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -30,7 +30,7 @@ def cli() -> None:
 @click.option("--prompt-file", type=click.Path(), help="Read the prompt from a file, '-' for standard input.")
 @model_options
 @choice_options
-@click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Write the message log.")
+@recording_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
 @click.option("--quiet", is_flag=True, help="No progress and no statistics on standard error.")
 @streaming_options
@@ -50,6 +50,22 @@ def models() -> None:
     from grimboost.models_command import show_models
 
     show_models()
+
+
+@cli.command()
+@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
+@click.argument("destination", metavar="OUT", type=click.Path(path_type=Path))
+def redact(source: Path, destination: Path) -> None:
+    """Copy the message log IN to OUT without its texts, so that others may see it.
+
+    Lengths, statistics and times stay, and what was decided and why; it cannot be replayed.
+    """
+    from grimboost.redaction import redact as copy
+
+    torn_at = copy(source, destination).torn_at
+    if torn_at is not None:
+        note = f"{source} is torn at byte {torn_at}; what comes before was copied"
+        click.echo(f"grimboost: {note}", err=True)
 
 
 @cli.group()

@@ -34,11 +34,11 @@ from grimboost.loading import (
     load_target,
     make_drafter,
 )
-from grimboost.log_writer import LogWriter
 from grimboost.model_references import Progress
 from grimboost.parameters import Options, Parameters, parameters
 from grimboost.prompts import prompt_ids
-from grimboost.recorder import Recorder
+from grimboost.recorder import Recorders, keep_flights, write_flights
+from grimboost.recording import Recording
 from grimboost.request import header_of, make_request
 from grimboost.statistics import EngineStatistics
 from grimboost.target_service import TargetService
@@ -64,11 +64,14 @@ class Engine:
         datastore: Path | str | None = "memory",
         certificates: CertificateStore | None = None,
         instruments: Sequence[object] = (),
+        recording: Recording | None = None,
     ) -> None:
         """`worker`: the one that loaded the target, already started; without it one is made.
 
-        `datastore` and `instruments` as for `load`. `certificates`: where evidence is kept; without it, in memory.
+        `datastore`, `instruments` and `recording` as for `load`. `certificates`: where evidence is kept; without
+        it, in memory.
         """
+        self._recorders = Recorders(recording or Recording(), self._keep_soon)
         self.loaded = loaded
         self.drafter = make_drafter(drafter, datastore)
         self._capacity = capacity
@@ -106,6 +109,7 @@ class Engine:
         kernels: Kernels | None = None,
         threads: int = 0,
         instruments: Sequence[object] = (),
+        recording: Recording | None = None,
         progress: Progress | None = None,
     ) -> "Engine":
         """Fetch, convert and load what is needed, in the thread that will run the target.
@@ -123,9 +127,13 @@ class Engine:
         `instruments` are told what stages and workers do, and when (`grimboost.instruments`); more can be added
         and removed while the engine runs, through its attribute of that name.
 
+        `recording` says what is written to disk: by default nothing but the last messages of a generation that
+        failed, without their texts.
+
         Raises `ModelReferenceError` (what is wrong with the target, and what to do) or `MisuseError`.
         """
         check_choices(precision, kernels, threads)
+        await run_sync((recording or Recording()).folder)  # so is a place where logs cannot lie
         made = await run_sync(make_drafter, drafter, datastore)  # refused before a model is loaded, if it is wrong
         loaded: list[LoadedTarget] = []
 
@@ -137,7 +145,14 @@ class Engine:
         await worker.start()
         root = default_root() if certificates == "default" else None if certificates == "memory" else certificates
         store = CertificateStore(root and Path(root))
-        return cls(loaded[0], made, worker=worker, certificates=store, instruments=instruments)
+        return cls(
+            loaded[0],
+            made,
+            worker=worker,
+            certificates=store,
+            instruments=instruments,
+            recording=recording,
+        )
 
     # ------------------------------------------------------------ life
 
@@ -170,6 +185,7 @@ class Engine:
                 await self._end_generations()
             if bound.cancelled_caught:
                 log.warning("generations did not end in time and are abandoned", count=len(self._generations))
+                await keep_flights([one.recorder for one in self._generations])
         finally:  # asyncio's own cancellation goes through a shield
             tasks.cancel_scope.cancel()
             self._stop_workers()
@@ -193,6 +209,13 @@ class Engine:
     def statistics(self, spreads: bool = True) -> EngineStatistics:
         """A snapshot, safe at any time and in any thread. A few milliseconds; without `spreads`, microseconds."""
         return self._figures.statistics(self.loaded.target.open_slots, self._target, self._drafter, spreads)
+
+    async def write_flights(self, folder: Path | str, redact: bool | None = None) -> list[Path]:
+        """Write the last messages of all generations that run, each as a log in this folder.
+
+        `redact` as for `Generation.write_flight`. Raises `MisuseError`.
+        """
+        return await write_flights([one.recorder for one in self._generations], Path(folder), redact)
 
     # ------------------------------------------------------------ generations
 
@@ -245,7 +268,8 @@ class Engine:
         In strict mode they are `Progress`, `Chunk` and `Done`; in streaming mode also `CommittedTo` and `Slipped`,
         and with `on_slip="retract"` `Provisional` and `Retracted`.
 
-        With `record`, its message log is written to that file. Raises `MisuseError` for wrong input.
+        With `record`, its message log is written to that file, not to the folder of logs. Raises `MisuseError` for
+        wrong input.
         """
         if self._tasks is None:
             raise MisuseError("the engine is not running; use it inside 'async with'")
@@ -254,9 +278,9 @@ class Engine:
         account = self._account(checked)
         drafter = self.drafter.name if self.drafter else None
         clearance = account.clearance if account else None
-        request = make_request(self.loaded, drafter, ids, checked, clearance, next(self._runs), self._capacity)
-        header = header_of(request, self.loaded, drafter)
-        recorder = Recorder(header, LogWriter(Path(record), header) if record is not None else None)
+        run = next(self._runs)
+        request = make_request(self.loaded, drafter, ids, checked, clearance, run, self._capacity)
+        recorder = self._recorders.make(header_of(request, self.loaded, drafter), record, run)
         figures = self._figures
         return Generation(
             request, self._target, self._drafter, self._start, recorder, account, self.instruments, figures.pace
@@ -289,6 +313,7 @@ class Engine:
             self._figures.ended(generation)
             self._remember(generation)
             await generation.keep_evidence()
+            await generation.keep_flight()
 
     def _remember(self, generation: Generation) -> None:
         """Tell a drafter that wants to know what the generation came to, however it ended."""

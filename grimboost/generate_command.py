@@ -23,6 +23,7 @@ from grimboost.generation import Generation, Result
 from grimboost.loading import Kernels
 from grimboost.messages import Chunk, ClientEvent, Done, FinishReason, Progress, Provisional, Retracted
 from grimboost.parameters import Options, Parameters, parameters
+from grimboost.recording import Recording
 from grimboost.statistics import Statistics
 from grimboost.terminal import Terminal
 from grimboost.text_output import TextOutput, text_output, write
@@ -43,11 +44,28 @@ class GenerateOptions(Struct, frozen=True, forbid_unknown_fields=True):
     record: Path | None
     as_json: bool
     quiet: bool
+    record_dir: Path | None = None
+    record_keep_bytes: int = Recording().keep_bytes
+    record_keep_days: float = Recording().keep_days
+    redact: bool = False
+
+    @property
+    def recording(self) -> Recording:
+        """Raises `MisuseError` for options that do not go together."""
+        if self.record is not None and self.record_dir is not None:
+            raise MisuseError("give --record or --record-dir, and only one of them")
+        if self.redact and self.record is None and self.record_dir is None:
+            raise MisuseError("--redact says how to record; it needs --record or --record-dir")
+        recording = Recording(self.record_dir, self.redact, self.record_keep_bytes, self.record_keep_days)
+        if self.record_dir is None and recording != Recording(redact=self.redact):
+            raise MisuseError("--record-keep-bytes and --record-keep-days need --record-dir")
+        recording.check()
+        return recording
 
 
 def run_generate(options: GenerateOptions) -> int:
     """Run to the end; returns the exit status."""
-    params = parameters(None, options.params)
+    params, _ = parameters(None, options.params), options.recording
     if options.record is not None and not options.record.parent.is_dir():
         raise MisuseError(f"cannot record to {options.record}: its folder does not exist")
     if options.record is not None and (options.record.is_dir() or options.record.is_fifo()):
@@ -84,6 +102,7 @@ async def _answer(options: GenerateOptions, params: Parameters, terminal: Termin
             threads=options.threads,
             drafter=options.drafter,
             datastore=options.datastore,
+            recording=options.recording,
             progress=terminal.step,
         )
     if loading.cancel_called:

@@ -7,6 +7,7 @@ thread. A client that does not read withholds room from its own revealer and sto
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -118,6 +119,7 @@ class Generation:
         if self._account is not None:
             self._account.begin(self._mailboxes[GATE].post_nowait)
         try:
+            await self.recorder.open()
             async with anyio.create_task_group() as tasks:
                 for actor in self._actors:
                     tasks.start_soon(actor.run, name=f"{actor.name} {self.request.run}")
@@ -136,6 +138,11 @@ class Generation:
         """Behind `run`: what was learned about the drafter goes to the store."""
         if self._account is not None:
             await self._account.keep()
+
+    async def keep_flight(self) -> None:
+        """Behind `run`: if it failed, its last messages go to disk."""
+        if self.failed:
+            await self.recorder.keep_flight()
 
     def _end(self) -> None:
         for lease in self._leases.values():
@@ -201,6 +208,19 @@ class Generation:
             self.recorder.record(CLIENT, self._delivery.take(event), ())
             if hooks := self._instruments.taken:
                 self._instruments.tell(hooks, self.request.run, event, asked, time.perf_counter())
+
+    async def write_flight(self, path: Path | str, redact: bool | None = None) -> None:
+        """Write its last messages as a log, now or after its end; whole for a short generation, as replay needs.
+
+        `redact`: without texts; if not said, as the engine's logs are. Raises `MisuseError`.
+        """
+        await self.recorder.write_flight(Path(path), redact)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a stage raised, or the target failed."""
+        done = self.lane.done
+        return self._failure is not None or (done is not None and done.reason is m.FinishReason.ERROR)
 
     def _error(self) -> GrimboostError:
         if isinstance(self._failure, GrimboostError):

@@ -4,6 +4,7 @@ Defaults are written out here so that help needs no heavy import; a test compare
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -100,6 +101,33 @@ choice_options = _all(
     ),
     click.option("--seed", type=int, help="Seed of the sampling; drawn and reported if absent."),
     click.option("--ignore-eos", is_flag=True, help="Go on behind the end-of-sequence token."),
+)
+
+recording_options = _all(
+    click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Write the message log."),
+    click.option(
+        "--record-dir",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Write it to a new file in DIR, which is made if need be; the oldest logs there are removed in time.",
+    ),
+    click.option(
+        "--record-keep-bytes",
+        type=_SIZE,
+        default=1 << 30,
+        show_default=True,
+        metavar="N",
+        help="Keep at most N bytes of logs in DIR.",
+    ),
+    click.option(
+        "--record-keep-days",
+        type=float,
+        default=30.0,
+        show_default=True,
+        metavar="N",
+        help="Keep logs in DIR for N days.",
+    ),
+    click.option("--redact", is_flag=True, help="Record no texts: lengths, statistics and times only."),
 )
 
 streaming_options = _all(

@@ -2,8 +2,9 @@
 
 File layout: the line `grimlog 1`, then frames of length (u32), CRC-32 (u32) and a msgpack payload, little
 endian. The first frame is the header, the others are entries. A torn tail (a process was killed while it
-wrote) is reported and everything before it is used; a flipped bit is found by its checksum and is an error.
-It knows no stage, and does not write (`grimboost.log_writer`).
+wrote) is reported and everything before it is used. Damage is an error: a changed byte is found by its frame's
+checksum, also in a length, unless that frame's payload is torn as well. It knows no stage, and does not write
+(`grimboost.log_writer`).
 """
 
 import gc
@@ -23,7 +24,8 @@ from grimboost.stages.configuration import StageConfigs
 from grimboost.stages.sampling_rule import SamplingRule
 
 FORMAT = 1
-MAGIC = b"grimlog %d\n" % FORMAT
+NAME = b"grimlog "
+MAGIC = NAME + b"%d\n" % FORMAT
 """The first line."""
 _FRAME = struct.Struct("<II")
 LONGEST_FRAME = 1 << 30
@@ -119,10 +121,12 @@ def _without_collection() -> Iterator[None]:
 
 def _check_magic(data: bytes) -> int:
     line, newline, _ = data[:32].partition(b"\n")
-    if not newline or not line.startswith(b"grimlog "):
+    if not newline or not line.startswith(NAME):
         raise LogError("not a grimboost message log: it does not begin with 'grimlog'")
     if line != MAGIC.strip():
-        raise LogError(f"log format {line[8:].decode(errors='replace')}; this version reads format {FORMAT}")
+        raise LogError(
+            f"log format {line[len(NAME) :].decode(errors='replace')}; this version reads format {FORMAT}"
+        )
     return len(line) + 1
 
 
@@ -130,12 +134,15 @@ def _frames(data: bytes, at: int) -> tuple[list[Frame], int | None]:
     """All whole frames with their offsets, and where a torn one begins."""
     frames: list[Frame] = []
     while at < len(data):
+        if data.startswith(NAME, at):
+            raise LogError(f"another log begins at byte {at}: a file holds one")
         body = at + _FRAME.size
-        if body > len(data) or not any(data[at:body]):  # zeros: the disk gave room that was never written
+        if body > len(data) or not any(data[at:body]):
+            _check_unwritten(data, at)
             return frames, at
         length, checksum = _FRAME.unpack_from(data, at)
         if body + length > len(data):
-            if length > LONGEST_FRAME or _flipped(data, body, length, checksum):
+            if length > LONGEST_FRAME or _misread(data, body, length, checksum):
                 raise LogError(f"the frame at byte {at} claims {length} bytes: its length is damaged")
             return frames, at
         payload = data[body : body + length]
@@ -146,10 +153,23 @@ def _frames(data: bytes, at: int) -> tuple[list[Frame], int | None]:
     return frames, None
 
 
-def _flipped(data: bytes, body: int, length: int, checksum: int) -> bool:
-    """Whether the payload is there and one bit of its length is wrong: then it is damage and no torn tail."""
-    ends = (body + (length ^ 1 << bit) for bit in range(32))
-    return any(end <= len(data) and zlib.crc32(memoryview(data)[body:end]) == checksum for end in ends)
+def _check_unwritten(data: bytes, at: int) -> None:
+    """Zeros up to the end are room that a disk gave and nobody wrote to; with something behind, they are not."""
+    if at + _FRAME.size <= len(data) and data.count(0, at) < len(data) - at:
+        raise LogError(f"zeros stand in a frame's place at byte {at}, and data behind them")
+
+
+def _misread(data: bytes, body: int, length: int, checksum: int) -> bool:
+    """Whether the payload is there, and one byte of its length is wrong: then it is damage and no torn tail."""
+    lengths = {length & ~(0xFF << shift) | byte << shift for shift in (0, 8, 16, 24) for byte in range(256)}
+    found, at = 0, body
+    for end in sorted(body + length for length in lengths):
+        if end > len(data):
+            break
+        found, at = zlib.crc32(memoryview(data)[at:end], found), end
+        if found == checksum:
+            return True
+    return False
 
 
 def frame(payload: bytes) -> bytes:
