@@ -53,6 +53,16 @@ def models() -> None:
 
 
 @cli.command()
+@click.option("--check", is_flag=True, help="Load each installed one, targets too, and say what is wrong with it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+def plugins(check: bool, as_json: bool) -> None:
+    """List drafters, gate rules, instruments and targets: what is built in, and what others installed."""
+    from grimboost.plugins_command import show_plugins
+
+    raise SystemExit(show_plugins(check, as_json))
+
+
+@cli.command()
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("destination", metavar="OUT", type=click.Path(path_type=Path))
 def redact(source: Path, destination: Path) -> None:

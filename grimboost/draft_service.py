@@ -87,7 +87,7 @@ class _Text:
     def draft(self, request: m.DraftRequested, segmenter: Segmenter) -> m.DraftReturned:
         self._commit(request)
         proposal = self._session.propose(request.ahead, request.limit)
-        tokens = _checked(proposal, request.limit)
+        tokens = checked_tokens(proposal, request.limit)
         kept = request.ahead if request.realign else b""
         before = self._tail if request.realign else (self._tail + request.ahead)[-TAIL_BYTES:]
         pieces = segmenter.segment(before, kept + proposal.data, proposal.whole)
@@ -118,7 +118,7 @@ class _Text:
             self._standing = []
 
 
-def _checked(proposal: Proposal, limit: int) -> tuple[m.DraftToken, ...]:
+def checked_tokens(proposal: Proposal, limit: int) -> tuple[m.DraftToken, ...]:
     """The proposal's tokens. Raises if they are not what the interface says; nothing else checks them."""
     tokens = msgspec.convert(msgspec.to_builtins(proposal.tokens), tuple[m.DraftToken, ...])
     for token in tokens:

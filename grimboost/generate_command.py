@@ -40,6 +40,8 @@ class GenerateOptions(Struct, frozen=True, forbid_unknown_fields=True):
     threads: int
     drafter: str
     datastore: str
+    instrument: tuple[str, ...]
+    gate: str | None
     params: Options
     record: Path | None
     as_json: bool
@@ -66,6 +68,8 @@ class GenerateOptions(Struct, frozen=True, forbid_unknown_fields=True):
 def run_generate(options: GenerateOptions) -> int:
     """Run to the end; returns the exit status."""
     params, _ = parameters(None, options.params), options.recording
+    if options.gate is not None and params.mode == "strict":
+        raise MisuseError("gate has no meaning in mode 'strict'; choose mode 'streaming'")
     if options.record is not None and not options.record.parent.is_dir():
         raise MisuseError(f"cannot record to {options.record}: its folder does not exist")
     if options.record is not None and (options.record.is_dir() or options.record.is_fifo()):
@@ -102,6 +106,8 @@ async def _answer(options: GenerateOptions, params: Parameters, terminal: Termin
             threads=options.threads,
             drafter=options.drafter,
             datastore=options.datastore,
+            gate=options.gate,
+            instruments=options.instrument,
             recording=options.recording,
             progress=terminal.step,
         )
@@ -196,6 +202,8 @@ def _report(options: GenerateOptions, generation: Generation, facts: TargetFacts
             "kernels": facts.kernels,
             "row_invariant": facts.row_invariant,
             "drafter": options.drafter,
+            "gate": options.gate,
+            "instruments": options.instrument,
             "parameters": msgspec.structs.asdict(request.parameters),
             "stages": msgspec.to_builtins(request.configs),
             "versions": versions(),

@@ -24,12 +24,35 @@ def _all(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
     return decorate
 
 
+def _plugin(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """An import path may lead to a module in the current folder."""
+    if any(":" in one for one in ([value] if isinstance(value, str) else value or ())):
+        from grimboost.plugins import look_here
+
+        look_here()
+    return value
+
+
+gate_option = click.option(
+    "--gate",
+    callback=_plugin,
+    metavar="RULE",
+    help="A gate rule: a plug-in's name or package.module:name. It may hold back what would be shown unchecked.",
+)
+
+
 def _number(name: str, kind: click.IntRange, default: int, text: str) -> Callable[[Any], Any]:
     return click.option(name, type=kind, default=default, show_default=True, metavar="N", help=text)
 
 
 model_options = _all(
-    click.option("--target", default="smollm2-135m", show_default=True, help="Alias, local directory or hub id."),
+    click.option(
+        "--target",
+        default="smollm2-135m",
+        show_default=True,
+        callback=_plugin,
+        help="Alias, local directory, plug-in (its name or package.module:name) or hub id.",
+    ),
     click.option(
         "--precision",
         type=click.Choice(["auto", "fp32", "bf16", "int8", "int4"]),
@@ -52,10 +75,12 @@ model_options = _all(
     ),
     click.option(
         "--drafter",
-        type=click.Choice(["lookup", "none"]),
         default="lookup",
         show_default=True,
-        help="What proposes bytes: a lookup in prompt and output, or nothing.",
+        callback=_plugin,
+        metavar="[lookup|none|PLUG-IN]",
+        help="What proposes bytes: a lookup in prompt and output, nothing, or a plug-in: its name ('grimboost "
+        "plugins' lists them) or package.module:name.",
     ),
     click.option(
         "--datastore",
@@ -64,6 +89,13 @@ model_options = _all(
         show_default=True,
         help="Draft from the answers in FILE too, and keep this one there: the end of the prompt and the output, "
         "as they are, readable for you only.",
+    ),
+    click.option(
+        "--instrument",
+        multiple=True,
+        callback=_plugin,
+        metavar="PLUG-IN",
+        help="Let an instrument watch: a plug-in's name or package.module:name; may be given several times.",
     ),
 )
 
@@ -139,6 +171,7 @@ streaming_options = _all(
         help="Strict: every byte is the target's own choice. Streaming: confident drafts are shown at once, and "
         "the target checks them afterwards; all options below are for this mode.",
     ),
+    gate_option,
     click.option(
         "--release",
         type=click.Choice(["certified", "always", "never"]),

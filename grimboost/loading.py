@@ -17,6 +17,7 @@ from grimboost.errors import MisuseError, ModelReferenceError
 from grimboost.model_cache import cache_root
 from grimboost.model_references import Progress, ResolvedModel, resolve
 from grimboost.openmp import limit_spinning
+from grimboost.plugins import builtin, check_interface, is_target_plugin, load_plugin
 from grimboost.stages.configuration import CostCurve
 from grimboost.versions import versions
 
@@ -32,7 +33,6 @@ bits. `stock`: transformers as it is, with near-ties re-checked."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 KERNELS: tuple[Kernels, ...] = get_args(Kernels)
 TRANSFORMERS_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
-DRAFTERS = ("lookup", "none")
 
 
 class LoadedTarget:
@@ -65,9 +65,11 @@ def load_target(
 
     precision: `auto` is the fastest whose perplexity is within 2% of the unrounded weights' (`fp32` with
     transformers' forward). kernels: None for `packed`, and `row-exact` for a model that cannot be packed.
-    threads: of the packed decoder; 0 for one per usable processor.
+    threads: of the packed decoder; 0 for one per usable processor. A plug-in chooses all these by itself.
     """
     check_choices(precision, kernels, threads)
+    if is_target_plugin(reference):
+        return _load_plugin(reference, (precision, kernels, threads) == ("auto", None, 0), progress)
     resolved = resolve(reference, progress)
     if progress:
         progress("loading", 0, 1)
@@ -87,6 +89,18 @@ def load_target(
         end_ids.setdefault(id, []).extend(sources)
     curve = kept_or_measured(target, cache_root() / "curves", progress)
     return LoadedTarget(target, curve, tokenizer, tokenizer.segmenter(), end_ids)
+
+
+def _load_plugin(reference: str, chooses: bool, progress: Progress | None) -> LoadedTarget:
+    """`chooses`: nobody else has chosen precision, kernels or threads."""
+    if not chooses:
+        raise MisuseError(f"{reference!r} is a plug-in: it has no use for precision, kernels or threads")
+    from grimboost.cost_curves import kept_or_measured
+
+    made: Target | LoadedTarget = load_plugin("target", reference)
+    if isinstance(made, LoadedTarget):
+        return made
+    return LoadedTarget(made, kept_or_measured(made, cache_root() / "curves", progress))
 
 
 def check_choices(precision: str, kernels: str | None, threads: int) -> None:
@@ -166,17 +180,21 @@ def drafter_digest(drafter: Drafter | None) -> str:
 
 
 def make_drafter(drafter: Drafter | str | None, datastore: Path | str | None = "memory") -> Drafter | None:
-    """A drafter by name, or as it is; None for `none`. `datastore` as for `open_datastore`.
+    """A drafter by name or import path, or as it is; None for `none`. `datastore` as for `open_datastore`.
 
-    Raises `MisuseError` for an unknown name, and for a file that cannot be a datastore, or would serve nobody.
+    Raises `MisuseError` for what is no drafter, and for a file that cannot be a datastore, or would serve nobody.
     """
     if drafter == "lookup":
         from grimboost.adapters.datastore import open_datastore
         from grimboost.adapters.lookup_drafter import LookupDrafter
 
         return LookupDrafter(open_datastore(datastore))
-    if isinstance(drafter, str) and drafter not in DRAFTERS:
-        raise MisuseError(f"drafter is {drafter!r}; known are {', '.join(DRAFTERS)}")
+    made: Drafter | None = None
+    if isinstance(drafter, str) and drafter not in builtin("drafter"):
+        made = load_plugin("drafter", drafter)
+    elif drafter is not None and not isinstance(drafter, str):
+        check_interface("drafter", drafter)
+        made = drafter
     if datastore not in {"memory", "none", None}:
         raise MisuseError(f"the datastore {datastore} would serve nobody; it belongs to the drafter 'lookup'")
-    return None if isinstance(drafter, str) else drafter
+    return made

@@ -118,9 +118,12 @@ def resolve(reference: str, progress: Progress | None = None) -> ResolvedModel:
         return _of_alias(reference, _ALIASES[reference], report)
     if _HUB_ID.fullmatch(reference):
         return _of_hub(reference, report)
+    from grimboost.plugins import target_names
+
     raise ModelReferenceError(
-        f"the model reference {reference!r} is no directory here, no alias ({', '.join(_ALIASES)}) and no "
-        "hub id (owner/name). A directory must hold safetensors with config.json, or one GGUF file"
+        f"the model reference {reference!r} is no directory here, no alias ({', '.join(_ALIASES)}), no plug-in "
+        f"({target_names()}) and no hub id (owner/name). A directory must hold safetensors with config.json, or one "
+        "GGUF file"
     )
 
 

@@ -96,7 +96,7 @@ def check_replayable(header: LogHeader, gate_rule: GateRule | None = None) -> No
     if given != header.gate_rule:
         made = f"with the gate rule {header.gate_rule!r}" if header.gate_rule else "without a gate rule"
         name = repr(given) if given else "none"
-        raise LogError(f"this log was made {made}, and can only be replayed so; given is {name} (gate_rule, --gate)")
+        raise LogError(f"this log was made {made}, and is replayed with the same; given is {name} (--gate)")
 
 
 def ended(log: Log) -> bool:
