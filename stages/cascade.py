@@ -56,6 +56,14 @@ class CascadeStage:
     def done(self) -> bool:
         return self._state is State.FINISHED
 
+    @property
+    def counts(self) -> m.Counts:
+        """What was counted as far as the generation has come."""
+        if self._state is State.FINISHED:
+            return self._counts
+        rules, takeovers = self._rules, self._trust.takeovers
+        return replace(self._counts, new_tokens=len(rules.ids), new_bytes=rules.length, takeovers=takeovers)
+
     def receive(self, message: m.CascadeInput) -> list[m.Message]:
         """Control messages come first in the answer: they never block, the commit may."""
         if self._state is State.FINISHED:
