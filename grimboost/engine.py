@@ -24,22 +24,24 @@ from grimboost.diagnostics import get_logger
 from grimboost.draft_service import DraftService, Ended
 from grimboost.errors import MisuseError
 from grimboost.figures import FigureKeeper
+from grimboost.gate_rules import digest_with, make_rule
 from grimboost.generation import Generation
 from grimboost.instruments import Instruments
 from grimboost.loading import (
     Kernels,
     LoadedTarget,
     check_choices,
-    drafter_digest,
     load_target,
     make_drafter,
 )
 from grimboost.model_references import Progress
 from grimboost.parameters import Options, Parameters, parameters
+from grimboost.plugins import load_all
 from grimboost.prompts import prompt_ids
 from grimboost.recorder import Recorders, keep_flights, write_flights
 from grimboost.recording import Recording
 from grimboost.request import header_of, make_request
+from grimboost.stages.gate_rule import GateRule
 from grimboost.statistics import EngineStatistics
 from grimboost.target_service import TargetService
 from grimboost.worker import Job, Lease, Worker
@@ -63,17 +65,19 @@ class Engine:
         worker: Worker | None = None,
         datastore: Path | str | None = "memory",
         certificates: CertificateStore | None = None,
-        instruments: Sequence[object] = (),
+        instruments: Sequence[object | str] = (),
         recording: Recording | None = None,
+        gate: GateRule | str | None = None,
     ) -> None:
         """`worker`: the one that loaded the target, already started; without it one is made.
 
-        `datastore`, `instruments` and `recording` as for `load`. `certificates`: where evidence is kept; without
-        it, in memory.
+        `datastore`, `instruments`, `recording` and `gate` as for `load`. `certificates`: where evidence is kept;
+        without it, in memory.
         """
         self._recorders = Recorders(recording or Recording(), self._keep_soon)
         self.loaded = loaded
         self.drafter = make_drafter(drafter, datastore)
+        self.gate_rule = make_rule(gate)
         self._capacity = capacity
         self._target = worker or Worker("target", lambda: TargetService(loaded.target), gathers=True)
         self._workers = [self._target]
@@ -83,13 +87,13 @@ class Engine:
             self._drafter = Worker("drafter", lambda: service)
             self._workers.append(self._drafter)
         facts = loaded.target.facts
-        self.instruments = Instruments(instruments)
+        self.instruments = Instruments(load_all("instrument", instruments))
         for worker_ in self._workers:
             worker_.instruments = self.instruments
         self._certifier = Certifier(
             certificates or CertificateStore(None),
             f"{facts.digest or facts.name} {facts.precision}",
-            drafter_digest(self.drafter),
+            digest_with(self.drafter, self.gate_rule),
         )
         self._figures = FigureKeeper()
         self._runs = itertools.count(1)
@@ -108,13 +112,16 @@ class Engine:
         certificates: Path | Literal["default", "memory"] = "default",
         kernels: Kernels | None = None,
         threads: int = 0,
-        instruments: Sequence[object] = (),
+        gate: GateRule | str | None = None,
+        instruments: Sequence[object | str] = (),
         recording: Recording | None = None,
         progress: Progress | None = None,
     ) -> "Engine":
         """Fetch, convert and load what is needed, in the thread that will run the target.
 
-        `precision`, `kernels` and `threads` as for `grimboost.loading.load_target`.
+        `target` is an alias, a local directory, a plug-in or a hub id; `precision`, `kernels` and `threads` as for
+        `grimboost.loading.load_target`. `drafter` is `"lookup"`, `"none"`, a plug-in or an object. Plug-ins are
+        given by name or as `"package.module:name"` (docs/extending.md).
 
         `datastore` is where the drafter `lookup` keeps earlier answers, with the end of the prompt before each,
         to draft from them: `"memory"`, bounded and for this engine only; a file, which other runs use too and
@@ -123,6 +130,8 @@ class Engine:
 
         `certificates` is where streaming mode keeps what it learned about the drafter: counts and no texts, in the
         user's folder for state, in another folder, or in memory.
+
+        `gate` is a rule that may hold back what streaming mode would show (`grimboost.stages.gate_rule`).
 
         `instruments` are told what stages and workers do, and when (`grimboost.instruments`); more can be added
         and removed while the engine runs, through its attribute of that name.
@@ -135,6 +144,8 @@ class Engine:
         check_choices(precision, kernels, threads)
         await run_sync((recording or Recording()).folder)  # so is a place where logs cannot lie
         made = await run_sync(make_drafter, drafter, datastore)  # refused before a model is loaded, if it is wrong
+        rule = await run_sync(make_rule, gate)
+        hooks = await run_sync(load_all, "instrument", instruments)
         loaded: list[LoadedTarget] = []
 
         def make() -> TargetService:
@@ -150,8 +161,9 @@ class Engine:
             made,
             worker=worker,
             certificates=store,
-            instruments=instruments,
+            instruments=hooks,
             recording=recording,
+            gate=rule,
         )
 
     # ------------------------------------------------------------ life
@@ -278,8 +290,8 @@ class Engine:
         account = self._account(checked)
         drafter = self.drafter.name if self.drafter else None
         clearance = account.clearance if account else None
-        run = next(self._runs)
-        request = make_request(self.loaded, drafter, ids, checked, clearance, run, self._capacity)
+        run, rule = next(self._runs), self.gate_rule
+        request = make_request(self.loaded, drafter, ids, checked, clearance, run, self._capacity, rule)
         recorder = self._recorders.make(header_of(request, self.loaded, drafter), record, run)
         figures = self._figures
         return Generation(

@@ -960,7 +960,7 @@ def test_a_generation_is_entered_once(backend: str) -> None:
 
 
 def test_a_drafter_by_a_wrong_name_is_refused() -> None:
-    with pytest.raises(MisuseError, match="drafter is 'loookup'"):
+    with pytest.raises(MisuseError, match="there is no drafter 'loookup'"):
         make_engine(drafter="loookup")
 
 
