@@ -19,6 +19,7 @@ from grimboost.errors import (
 
 if TYPE_CHECKING:
     from grimboost.engine import Engine
+    from grimboost.explanation import explain
     from grimboost.generation import Generation, Result
     from grimboost.log import Log
     from grimboost.messages import (
@@ -50,6 +51,7 @@ _HOMES = {
     "Retracted": "grimboost.messages",
     "Slipped": "grimboost.messages",
     "Parameters": "grimboost.parameters",
+    "explain": "grimboost.explanation",
     "replay": "grimboost.replaying",
 }
 
@@ -76,6 +78,7 @@ __all__ = [
     "Statistics",
     "TargetError",
     "VocabularyError",
+    "explain",
     "replay",
 ]
 
