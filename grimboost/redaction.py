@@ -48,7 +48,9 @@ KEPT = _words(
 )
 """Fields of these names keep their numbers and words, in every message and configuration."""
 
-REASONS = _words("anchor behind cap certificate confidence confident doubt incomplete never sampling standing")
+REASONS = _words(
+    "anchor behind cap certificate confidence confident doubt incomplete never sampling standing strict"
+)
 """What our own gate says of a span; the words of another one may hold text."""
 
 Redactor = Callable[[Any], Any]
