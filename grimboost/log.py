@@ -91,13 +91,13 @@ class Log:
     @classmethod
     def parse(cls, data: bytes) -> "Log":
         """A log from its bytes. Raises `LogError` naming the byte at which something is wrong."""
-        start = _check_magic(data)
-        frames, torn_at = _frames(data, start)
+        start = check_magic(data)
+        frames, torn_at = frames_from(data, start)
         if not frames:
             raise LogError(f"the log ends in its header, at byte {torn_at or len(data)}")
-        header = _decode(_header_decoder, frames[0])
+        header = decode_header(frames[0])
         with _without_collection():
-            entries = [_decode(_entry_decoder, frame) for frame in frames[1:]]
+            entries = [decode_entry(frame) for frame in frames[1:]]
         for place, (entry, frame) in enumerate(zip(entries, frames[1:], strict=True), header.first):
             if entry.sequence != place:
                 raise LogError(f"entry {entry.sequence} stands at place {place}, byte {frame[0]}")
@@ -105,6 +105,7 @@ class Log:
 
 
 Frame = tuple[int, bytes]
+"""Offset and payload."""
 
 
 @contextmanager
@@ -119,7 +120,8 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _check_magic(data: bytes) -> int:
+def check_magic(data: bytes | bytearray) -> int:
+    """Where the first frame begins. Raises `LogError` for what is no log of this format."""
     line, newline, _ = data[:32].partition(b"\n")
     if not newline or not line.startswith(NAME):
         raise LogError("not a grimboost message log: it does not begin with 'grimlog'")
@@ -130,8 +132,8 @@ def _check_magic(data: bytes) -> int:
     return len(line) + 1
 
 
-def _frames(data: bytes, at: int) -> tuple[list[Frame], int | None]:
-    """All whole frames with their offsets, and where a torn one begins."""
+def frames_from(data: bytes | bytearray, at: int) -> tuple[list[Frame], int | None]:
+    """All whole frames from `at` on with their offsets, and where a torn one begins. Raises `LogError`."""
     frames: list[Frame] = []
     while at < len(data):
         if data.startswith(NAME, at):
@@ -148,18 +150,18 @@ def _frames(data: bytes, at: int) -> tuple[list[Frame], int | None]:
         payload = data[body : body + length]
         if zlib.crc32(payload) != checksum:
             raise LogError(f"the frame at byte {at} is damaged: its checksum does not match")
-        frames.append((at, payload))
+        frames.append((at, bytes(payload)))
         at = body + length
     return frames, None
 
 
-def _check_unwritten(data: bytes, at: int) -> None:
+def _check_unwritten(data: bytes | bytearray, at: int) -> None:
     """Zeros up to the end are room that a disk gave and nobody wrote to; with something behind, they are not."""
     if at + _FRAME.size <= len(data) and data.count(0, at) < len(data) - at:
         raise LogError(f"zeros stand in a frame's place at byte {at}, and data behind them")
 
 
-def _misread(data: bytes, body: int, length: int, checksum: int) -> bool:
+def _misread(data: bytes | bytearray, body: int, length: int, checksum: int) -> bool:
     """Whether the payload is there, and one byte of its length is wrong: then it is damage and no torn tail."""
     lengths = {length & ~(0xFF << shift) | byte << shift for shift in (0, 8, 16, 24) for byte in range(256)}
     found, at = 0, body
@@ -182,8 +184,21 @@ def reason(error: OSError | ValueError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def _decode(decoder: msgspec.msgpack.Decoder[LogHeader] | msgspec.msgpack.Decoder[LogEntry], frame: Frame):  # type: ignore[no-untyped-def]
+def decode_header(frame: Frame) -> LogHeader:
+    """The header in a log's first frame. Raises `LogError`."""
     try:
-        return decoder.decode(frame[1])
+        return _header_decoder.decode(frame[1])
     except msgspec.DecodeError as error:
-        raise LogError(f"the frame at byte {frame[0]} is not of this version: {error}") from error
+        raise _foreign(frame, error) from error
+
+
+def decode_entry(frame: Frame) -> LogEntry:
+    """The entry in one of the others. Raises `LogError`."""
+    try:
+        return _entry_decoder.decode(frame[1])
+    except msgspec.DecodeError as error:
+        raise _foreign(frame, error) from error
+
+
+def _foreign(frame: Frame, error: msgspec.DecodeError) -> LogError:
+    return LogError(f"the frame at byte {frame[0]} is not of this version: {error}")
