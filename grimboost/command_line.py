@@ -14,7 +14,13 @@ from typing import Any
 import click
 
 from grimboost.errors import FetchError, GrimboostError, MisuseError
-from grimboost.generation_options import choice_options, model_options, recording_options, streaming_options
+from grimboost.generation_options import (
+    choice_options,
+    model_options,
+    recording_options,
+    streaming_options,
+    trace_option,
+)
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -31,11 +37,32 @@ def cli() -> None:
 @model_options
 @choice_options
 @recording_options
+@click.option("--profile", is_flag=True, help="Say where the time went, on standard error behind the text.")
+@trace_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
 @click.option("--quiet", is_flag=True, help="No progress and no statistics on standard error.")
 @streaming_options
 def generate(**options: Any) -> None:
     """Answer PROMPT, and show the bytes as they come."""
+    _generate(**options)
+
+
+@cli.command()
+@click.argument("prompt", required=False)
+@click.option("--prompt-file", type=click.Path(), help="Read the prompt from a file, '-' for standard input.")
+@model_options
+@choice_options
+@recording_options
+@trace_option
+@click.option("--json", "as_json", is_flag=True, help="Print the profile as one JSON object.")
+@click.option("--quiet", is_flag=True, help="No progress and no statistics on standard error.")
+@streaming_options
+def profile(**options: Any) -> None:
+    """Answer PROMPT, show where the time of each stage and worker went instead of the text, and what was slow."""
+    _generate(profile_only=True, **options)
+
+
+def _generate(**options: Any) -> None:
     from grimboost.generate_command import GenerateOptions, run_generate
     from grimboost.parameters import Parameters
 

@@ -162,6 +162,13 @@ recording_options = _all(
     click.option("--redact", is_flag=True, help="Record no texts: lengths, statistics and times only."),
 )
 
+trace_option = click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a trace that opens in Perfetto and chrome://tracing.",
+)
+
 streaming_options = _all(
     click.option(
         "--mode",
