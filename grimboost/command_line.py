@@ -21,6 +21,7 @@ from grimboost.generation_options import (
     streaming_options,
     trace_option,
 )
+from grimboost.log_commands import LOG_COMMANDS
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -155,6 +156,10 @@ def reset_certificates(
 
     chosen = command.Selection(**selection)
     command.reset_certificates(chosen, every, damaged, calibration, without_asking)
+
+
+for _command in LOG_COMMANDS:
+    cli.add_command(_command)
 
 
 def _prompt(given: str | None, file: str | None) -> str:
