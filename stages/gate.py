@@ -200,6 +200,8 @@ class GateStage:
         self._committed_tail = (self._committed_tail + data)[-self._keeps :]
         if self._void:
             self._restart(message)
+        if self._contradicted(message.frontier - len(data), data):
+            self._waiting.clear()  # drafted behind bytes that are not the output's; it comes again
         while self._ends and self._ends[0] <= self._frontier:
             self._ends.popleft()
         if self._released_to <= self._frontier:
@@ -207,6 +209,19 @@ class GateStage:
             self._anchor = self._frontier + self._config.anchor_bytes
         self._doubt_until, self._alone = message.doubt_until, message.alone > 0
         return self._release(self._next())
+
+    def _contradicted(self, start: int, data: bytes) -> bool:
+        """Whether waiting spans say otherwise than `data` at that offset: a draft that a verdict overtook."""
+        for one in self._waiting:
+            low, high = max(one.offset, start), min(one.offset + len(one.span.data), start + len(data))
+            if one.offset >= start + len(data):
+                return False
+            if (
+                low < high
+                and one.span.data[low - one.offset : high - one.offset] != data[low - start : high - start]
+            ):
+                return True
+        return False
 
     def _restart(self, message: m.Committed) -> None:
         """Of what was released, `standing` bytes stand."""

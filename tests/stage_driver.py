@@ -19,6 +19,7 @@ from grimboost.adapters.target import Target
 from grimboost.draft_service import DraftService
 from grimboost.replaying import fresh_stages
 from grimboost.stages.configuration import CascadeConfig, StageConfigs
+from grimboost.stages.gate_rule import GateRule
 from grimboost.stages.sampling_rule import SamplingRule
 from grimboost.target_service import TargetService
 from grimboost.worker import Job, Lease
@@ -118,9 +119,10 @@ class Driver:
         prompt: Sequence[int],
         rule: SamplingRule | None = None,
         order: random.Random | None = None,
+        gate_rule: GateRule | None = None,
     ) -> None:
-        self.configs, self.rule = configs, rule or SamplingRule()
-        self.stages = fresh_stages(configs, self.rule)
+        self.configs, self.rule, self.gate_rule = configs, rule or SamplingRule(), gate_rule
+        self.stages = fresh_stages(configs, self.rule, gate_rule)
         self.target = target
         self.prompt = tuple(prompt)
         self.path: list[int] = list(prompt)  # prompt and what the cascade said is committed
@@ -176,7 +178,7 @@ class Driver:
 
     def replayed(self) -> bool:
         """Whether fresh stages answer the log's inputs as logged."""
-        stages = fresh_stages(self.configs, self.rule)
+        stages = fresh_stages(self.configs, self.rule, self.gate_rule)
         return all(tuple(stages[entry.stage].receive(entry.message)) == entry.answers for entry in self.log)
 
     # ------------------------------------------------------------ one delivery

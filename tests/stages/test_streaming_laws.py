@@ -6,6 +6,7 @@ asks the target about each token of the output, given the tokens before it.
 """
 
 import random
+import zlib
 
 from client_view import Client
 from hypothesis import given, settings
@@ -112,9 +113,9 @@ class Case:
         self.certified = draw(steps) if self.gate.release == "certified" else {}
         self.verdicts = 0
 
-    def run(self, cancel_after=None, target=None):
+    def run(self, cancel_after=None, target=None, gate_rule=None):
         target = target or SpiedTarget(VOCABULARY, self.next_token, context_limit=self.cascade.context_limit)
-        self.driver = Driver(self.made, target, self.drafter, PROMPT, order=self.order)
+        self.driver = Driver(self.made, target, self.drafter, PROMPT, order=self.order, gate_rule=gate_rule)
         self.driver.on_verdict = self._count
         self.done = self.driver.run(cancel_after, self.certified)
         self.client = Client()
@@ -255,3 +256,62 @@ def test_near_ties_of_a_target_that_is_not_row_invariant_are_settled_for_audits_
         assert positions == case.offline_slips(len(done.ids))
     else:
         assert (done.ids, case.client.text) == (case.expected.ids, case.expected.data)
+
+
+# ---------------------------------------------------------------- with a rule in the gate
+
+
+class Whim:
+    """Holds about one span in `share`, by what it is told alone; and remembers what it was told."""
+
+    name = "whim"
+
+    def __init__(self, share):
+        self.share = share
+        self.asked = []
+
+    def hold(self, offset, span, confidence, tail):
+        number = zlib.crc32(b"%d %d %.3f" % (offset, span.id, confidence) + tail)
+        held = number % self.share == 0
+        if number % 7 == 3 and self.share < 1000:
+            raise RuntimeError("no answer")
+        self.asked.append((offset, span.data, tail, held))
+        return f"about {number % 5}" if held else None
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.booleans().flatmap(lambda stands: cases(stands)), st.sampled_from([2, 3, 6]))
+def test_a_rule_changes_what_is_shown_unchecked_and_no_promise(case, share):
+    done = case.run(gate_rule=Whim(share))
+    case.check()
+    if not case.made.cascade.shown_stands:
+        assert (done.ids, case.client.text) == (case.expected.ids, case.expected.data)
+    elif not case.open_end:
+        positions = [slip.position for slip in done.counts.slips if slip.position < len(done.ids)]
+        assert positions == case.offline_slips(len(done.ids))
+
+
+@settings(deadline=None, max_examples=200)
+@given(cases(stands=True), st.sampled_from([3, 10**9]))
+def test_a_rule_is_told_of_each_span_that_is_shown_and_of_the_output_before_it(case, share):
+    """Shown bytes stand here, so that what stood before a span is what the output has there."""
+    rule = Whim(share)
+    case.run(gate_rule=rule)
+    text = case.client.text
+    for entry in case.driver.log:
+        shown = [one for one in entry.answers if isinstance(one, m.Reveal)]
+        if not (shown and isinstance(entry.message, m.Release)):
+            continue
+        at = entry.message.offset
+        for span in entry.message.spans:
+            if shown[0].offset <= at and at + len(span.data) <= shown[0].reveal_to:
+                assert (at, span.data, text[:at], False) in rule.asked
+            at += len(span.data)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.booleans().flatmap(lambda stands: cases(stands)))
+def test_what_a_rule_holds_is_no_evidence_and_is_not_shown(case):
+    case.run(gate_rule=Whim(1))
+    assert case.driver.audited == []
+    assert case.done.counts.released_bytes == 0
