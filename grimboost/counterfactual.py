@@ -1,18 +1,16 @@
 """One recorded generation once more, under other configurations of its stages, against what its log knows.
 
-As long as fresh stages answer as recorded, they get the recorded inputs in the recorded order. From the first other
-answer on (`left_at`) messages between stages travel at once, control before data, while those of workers take the
-time that they took in the log, a patience as long as it lasts, and the client reads what comes. Where an answer
-of a worker is not in the log, or the engine or the client may have done something else, the run ends, and `end`
-says why: nothing is guessed.
+As long as fresh stages answer as recorded, they get the recorded inputs in the recorded order. From the first
+other answer on (`left_at`) messages between stages travel at once, control before data, while those of workers
+take the time that they took in the log, a patience as long as it lasts, and the client reads what comes. Where an
+answer of a worker is not in the log, or the engine or the client may have done something else, the run ends, and
+`end` says why: nothing is guessed.
 
 What does not depend on an unknown choice of the target is known all the same. So a pass may come back with some
 choices unknown: only a stage that looks at one ends the run (`known_answers.Unasked`), and what the others say
 of shown bytes is still said. It knows no figures.
 """
 
-from collections import deque
-from collections.abc import Sequence
 from copy import deepcopy
 from math import inf
 from typing import Any
@@ -32,8 +30,8 @@ from grimboost.known_answers import (
     TargetMemory,
     unasked,
 )
-from grimboost.lineage import same
 from grimboost.log import Log, LogEntry
+from grimboost.message_lanes import Lanes, alike
 from grimboost.replaying import fresh_stages
 from grimboost.stages.configuration import StageConfigs
 from grimboost.stages.gate_rule import GateRule
@@ -83,32 +81,6 @@ class _Pending(Struct, frozen=True):
     answer: Answer
 
 
-class _Lanes:
-    """A mailbox without an event loop: who sent what, in order."""
-
-    def __init__(self) -> None:
-        self._lanes: dict[bool, deque[tuple[str, m.Message]]] = {False: deque(), True: deque()}
-
-    def __bool__(self) -> bool:
-        return any(self._lanes.values())
-
-    def put(self, sender: str, message: m.Message, blocks: bool) -> None:
-        self._lanes[blocks].append((sender, message))
-
-    def take(self) -> m.Message:
-        """The next one, control before data."""
-        return (self._lanes[False] or self._lanes[True]).popleft()[1]
-
-    def take_from(self, sender: str, blocks: bool) -> m.Message | None:
-        """The next one of that sender and lane, whatever others have sent."""
-        lane = self._lanes[blocks]
-        for place, (who, message) in enumerate(lane):
-            if who == sender:
-                del lane[place]
-                return message
-        return None
-
-
 class Memory:
     """What a log knows, gathered once for all runs against it."""
 
@@ -135,20 +107,24 @@ class Counterfactual:
         self.marks: list[Mark] = []
         self.end: str | None = None
         """Why it does not go on; None where it came to the generation's own end."""
+        self.exact_steps: int | None = None
+        """Steps before a message that could not be delivered whole; what is known all the same stands behind."""
         self.left_at: float | None = None
         """Seconds at which a stage first answered otherwise than recorded."""
         self.left_byte = 0
         """Committed bytes at that moment."""
         self.reused = 0
         """Answers of the drafter that were taken from another moment of the recorded run."""
-        self.reused_from: int | None = None
-        """Committed bytes when the first of them was asked for."""
+        self.certain_steps: int | None = None
+        """Steps before the first of them was asked for: they do not depend on how the drafter learns."""
+        self.certain_bytes: int | None = None
+        """Committed bytes at that moment."""
         self.frontier = 0
         self._log, self._memory = log, memory or Memory(log)
         self._certified = configs.gate.mode == "streaming" and configs.gate.release == "certified"
         self._stages = fresh_stages(configs, log.header.rule, gate_rule)
-        self._lanes = {name: _Lanes() for name in STAGES}
-        self._askers = {
+        self._lanes = {name: Lanes() for name in STAGES}
+        self._askers: dict[str, DrafterAsker | TargetAsker] = {
             DRAFTER: DrafterAsker(self._memory.drafter),
             VERIFIER: TargetAsker(self._memory.target),
         }
@@ -168,6 +144,11 @@ class Counterfactual:
             self.end = "the log ends here"
         return self
 
+    def commits(self) -> list[m.Commit]:
+        """What the cascade has committed."""
+        answers = (answer for step in self.steps if step.stage == CASCADE for answer in step.answers)
+        return [answer for answer in answers if isinstance(answer, m.Commit)]
+
     # ------------------------------------------------------------ as recorded
 
     def _follow(self) -> int | None:
@@ -178,7 +159,7 @@ class Counterfactual:
                 continue
             self._now = entry.seconds
             answers = self._deliver(entry.stage, self._taken(entry))
-            if not _alike(answers, entry.answers):
+            if not alike(answers, entry.answers):
                 return place + 1
         return None
 
@@ -195,10 +176,10 @@ class Counterfactual:
             found = self._lanes[entry.stage].take_from(edge.sender, edge.blocks)
         elif edge is not None and edge.sender != ENGINE:
             found = self._answered(entry)
-        if found is None or not _alike((found,), (entry.message,)):
+        if found is None or not alike((found,), (entry.message,)):
             raise LogError(
-                f"entry {entry.sequence}, {type(entry.message).__name__} to the {entry.stage}, does not follow from "
-                "what was sent before: 'grimboost replay' says more"
+                f"entry {entry.sequence}, {type(entry.message).__name__} to the {entry.stage}, does not follow "
+                "from what was sent before: 'grimboost replay' says more"
             )
         return found
 
@@ -268,7 +249,7 @@ class Counterfactual:
         try:
             self._deliver(name, message)
         except NotRecorded as unknown:
-            self.end = str(unknown)
+            self.end, self.exact_steps = str(unknown), len(self.steps)
             if partial and isinstance(message, m.Verdict):
                 self._stages[name] = before
                 self._audit_part(message)
@@ -318,7 +299,8 @@ class Counterfactual:
             return
         if name == DRAFTER and not answer.as_recorded:
             self.reused += 1
-            self.reused_from = self.frontier if self.reused_from is None else self.reused_from
+            if self.certain_steps is None:
+                self.certain_steps, self.certain_bytes = len(self.steps), self.frontier
         self._order += 1
         self._pending.append(_Pending(self._now + answer.seconds, self._order, name, answer))
 
@@ -346,16 +328,3 @@ def _unknown_in(answer: m.Message) -> bool:
         case m.Commit(ids=ids):
             return any(type(id) is type(UNASKED.id) for id in ids)
     return False
-
-
-def _alike(some: Sequence[m.Message], others: Sequence[m.Message]) -> bool:
-    """Whether they are the same to whoever gets them. Why the gate decided so is no matter to the verifier."""
-    if len(some) != len(others):
-        return False
-    return all(one is other or same(_bare(one), _bare(other)) for one, other in zip(some, others, strict=True))
-
-
-def _bare(message: m.Message) -> m.Message:
-    if not isinstance(message, m.Spans):
-        return message
-    return replace(message, spans=tuple(m.GatedSpan(one.span, m.Decision.VERIFY, "") for one in message.spans))

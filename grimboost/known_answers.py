@@ -152,7 +152,7 @@ class TargetMemory:
         self._by_rows.setdefault(len(request.tokens), []).append(exchange.seconds)
 
     def seconds(self, request: m.PassRequested) -> float:
-        """How long such a pass takes: as the same one did, else as those of so many rows did, else by the curve."""
+        """How long such a pass takes: as the same one did, else as those of as many rows, else by the curve."""
         same = self._by_pass.get((request.keep, request.tokens))
         if same is not None:
             return same
@@ -203,7 +203,9 @@ class TargetAsker:
     def _why(self) -> str:
         if not self._memory.alone:
             return "other generations were in the same passes, and nobody knows how many would be in this one"
-        return "the target is not row-invariant, so it may choose otherwise in another pass than in the recorded one"
+        return (
+            "the target is not row-invariant, so it may choose otherwise in another pass than in the recorded one"
+        )
 
 
 # ---------------------------------------------------------------- the drafter
@@ -223,24 +225,23 @@ class DrafterMemory:
 
 
 class _Questions:
-    """Names what a drafter is asked: the text so far with its marks, what stands ahead, and how much is wanted.
+    """Names what a drafter is asked: the text so far with its breaks, what stands ahead, and how much is wanted.
 
     What it had said of a candidate that it is to go on with belongs to the question: the question before is part
-    of it then, and so on back to the latest one with nothing ahead.
+    of it then, and so on back to the latest one with nothing ahead. Where it was told of slips is not part of it:
+    that is something to learn from, like all that it was asked before.
     """
 
     def __init__(self) -> None:
         self._text, self._size = blake2b(digest_size=32), 0
-        self._marks: list[tuple[str, int]] = []
+        self._breaks: list[int] = []
         self._before = b""
 
     def next(self, request: m.DraftRequested) -> bytes:
-        self._marks += [("slip", self._size + at) for at in request.slips]
-        self._marks += [("break", self._size + at) for at in request.breaks]
+        self._breaks += [self._size + at for at in request.breaks]
         self._text.update(request.committed)
         self._size += len(request.committed)
-        marks = sorted(self._marks)
-        parts = (self._text.digest(), marks, request.ahead, request.limit, request.realign)
+        parts = (self._text.digest(), self._breaks, request.ahead, request.limit, request.realign)
         going_on = self._before if request.ahead else b""
         self._before = blake2b(repr((parts, going_on)).encode(), digest_size=32).digest()
         return self._before

@@ -52,6 +52,8 @@ class LogHeader(Struct, frozen=True):
     """Texts and token ids are replaced: structure, lengths, statistics and times are true; it cannot replay."""
     gate_rule: str = ""
     """Name of the rule that a plug-in added to the gate; a replay needs the same one."""
+    epsilon: float | None = None
+    """Slip rate of the certificate that the gate is told of; None where there is none, and in older logs."""
 
 
 class LogEntry(Struct, frozen=True, array_like=True):

@@ -58,7 +58,7 @@ def make_request(
 
 def header_of(request: Request, loaded: LoadedTarget, drafter: str | None) -> LogHeader:
     """The header of the request's log."""
-    facts = loaded.target.facts
+    facts, streaming = loaded.target.facts, request.parameters.mode == "streaming"
     return LogHeader(
         versions=versions(),
         model=facts.name,
@@ -71,4 +71,5 @@ def header_of(request: Request, loaded: LoadedTarget, drafter: str | None) -> Lo
         end_of_sequence={} if request.parameters.ignore_eos else loaded.end_ids,
         started=time.time(),
         gate_rule=request.gate_rule.name if request.gate_rule is not None else "",
+        epsilon=request.parameters.epsilon if request.parameters.release == "certified" and streaming else None,
     )
