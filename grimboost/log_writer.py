@@ -121,7 +121,8 @@ def write_log(path: Path, header: LogHeader, entries: Iterable[Recorded], new: b
     writer.close()
     if writer.error is not None:
         with suppress(OSError):
-            path.unlink()
+            if path.is_file():  # a half of a log helps nobody, and a device stays
+                path.unlink()
         raise MisuseError(f"cannot write {path}: {reason(writer.error)}")
 
 

@@ -21,6 +21,7 @@ from grimboost.errors import MisuseError
 from grimboost.log import Log, LogHeader
 from grimboost.log_writer import Recorded, write_log
 from grimboost.messages import Message
+from grimboost.stages.gate_rule import FAILED
 
 FILLER = "*"
 
@@ -48,10 +49,13 @@ KEPT = _words(
 )
 """Fields of these names keep their numbers and words, in every message and configuration."""
 
-REASONS = _words(
+REASONS = {FAILED} | _words(
     "anchor behind cap certificate confidence confident doubt incomplete never sampling standing strict"
 )
-"""What our own gate says of a span; the words of another one may hold text."""
+"""What our own gate says of a span."""
+
+RULE = "rule: "
+"""What begins a reason that a plug-in gave; its words may hold text."""
 
 Redactor = Callable[[Any], Any]
 
@@ -169,4 +173,7 @@ def _bytes(data: bytes) -> bytes:
 
 
 def _reason(text: str) -> str:
-    return text if text in REASONS else _stars(text)
+    if text in REASONS:
+        return text
+    said = text.removeprefix(RULE)
+    return RULE * (said != text) + _stars(said)

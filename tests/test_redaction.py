@@ -182,6 +182,9 @@ def test_reasons_of_our_own_gate_stay_and_those_of_others_do_not() -> None:
     span = m.GatedSpan(m.Span(5, b"abc", 0.5), m.Decision.VERIFY, "it says abc", 0.5)
     [hidden] = redacted(m.Spans(0, 0, 0, (span,))).spans  # type: ignore[attr-defined]
     assert hidden == m.GatedSpan(m.Span(0, b"***", 0.5), m.Decision.VERIFY, "***********", 0.5)
+    own = [msgspec.structs.replace(span, reason=reason) for reason in ("rule: it says abc", "rule failed", "cap")]
+    hidden = redacted(m.Spans(0, 0, 0, tuple(own)))
+    assert [one.reason for one in hidden.spans] == ["rule: ***********", "rule failed", "cap"]  # type: ignore[attr-defined]
     said = {
         span.reason
         for path in LOGS.glob("*.grimlog")
