@@ -22,6 +22,7 @@ from grimboost.generation_options import (
     trace_option,
 )
 from grimboost.log_commands import LOG_COMMANDS
+from grimboost.what_if_options import what_if_command
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -158,7 +159,7 @@ def reset_certificates(
     command.reset_certificates(chosen, every, damaged, calibration, without_asking)
 
 
-for _command in LOG_COMMANDS:
+for _command in (*LOG_COMMANDS, what_if_command):
     cli.add_command(_command)
 
 
