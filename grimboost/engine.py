@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync
 from grimboost import messages as m
 from grimboost.adapters.drafter import Drafter, Remembering
 from grimboost.adapters.target import Precision
-from grimboost.certificate_store import CertificateStore, default_root
+from grimboost.certificate_store import CertificateKey, CertificateStore, default_root
 from grimboost.certifier import Account, Certifier
 from grimboost.diagnostics import get_logger
 from grimboost.draft_service import DraftService, Ended
@@ -35,6 +35,7 @@ from grimboost.loading import (
     make_drafter,
 )
 from grimboost.model_references import Progress
+from grimboost.own_instruments import own_instruments
 from grimboost.parameters import Options, Parameters, parameters
 from grimboost.plugins import load_all
 from grimboost.prompts import prompt_ids
@@ -87,7 +88,7 @@ class Engine:
             self._drafter = Worker("drafter", lambda: service)
             self._workers.append(self._drafter)
         facts = loaded.target.facts
-        self.instruments = Instruments(load_all("instrument", instruments))
+        self.instruments = Instruments([*load_all("instrument", instruments), *own_instruments()])
         for worker_ in self._workers:
             worker_.instruments = self.instruments
         self._certifier = Certifier(
@@ -221,6 +222,11 @@ class Engine:
     def statistics(self, spreads: bool = True) -> EngineStatistics:
         """A snapshot, safe at any time and in any thread. A few milliseconds; without `spreads`, microseconds."""
         return self._figures.statistics(self.loaded.target.open_slots, self._target, self._drafter, spreads)
+
+    def certificates(self) -> dict[CertificateKey, bool]:
+        """Which of those that were needed so far are open. Safe in any thread."""
+        domains = self._certifier.domains.copy()
+        return {key: domain.certificate.threshold is not None for key, domain in domains.items()}
 
     async def write_flights(self, folder: Path | str, redact: bool | None = None) -> list[Path]:
         """Write the last messages of all generations that run, each as a log in this folder.

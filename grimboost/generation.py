@@ -247,6 +247,13 @@ class Generation:
             return m.FinishReason.ERROR
         return self.lane.done.reason if self.lane.done else m.FinishReason.CANCELLED
 
+    @property
+    def error_type(self) -> str | None:
+        """Class of the error that ended it, if one did."""
+        if self._failure is not None:
+            return type(self._failure).__name__
+        return TargetError.__name__ if self.reason is m.FinishReason.ERROR else None
+
     def stages(self) -> dict[str, ActorStatistics]:
         """What each stage did so far. Also from another thread, and when it is over."""
         actors = tuple(self._actors)  # before looking whether it is over: then they are cleared

@@ -12,9 +12,9 @@ from msgspec import Struct
 class Histogram(Struct, frozen=True):
     """`counts[i]` values were above `bounds[i - 1]` and at most `bounds[i]`; the last were above all bounds."""
 
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    sum: float
+    bounds: tuple[float, ...] = ()
+    counts: tuple[int, ...] = (0,)
+    sum: float = 0.0
 
     @property
     def count(self) -> int:
