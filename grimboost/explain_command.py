@@ -94,7 +94,10 @@ def tokens_from(explainer: Explainer, place: Place, size: int) -> list[Explanati
     while at < place.offset + size:
         one = explainer.explain(at, place.withdrawn_at)
         found.append(one)
-        at = max(at + 1, one.start + len(one.token))
+        end = one.start + len(one.token)
+        if at < place.withdrawn_from < end:
+            end = place.withdrawn_from  # what stands there now is not what stood behind it
+        at = max(at + 1, end)
     return found
 
 

@@ -65,15 +65,21 @@ class Explainer:
         self._words = words or Words(redacted=log.header.redacted)
 
     def explain(self, offset: int, withdrawn_at: int | None = None) -> Explanation:
-        """See `explain`."""
+        """See `explain`. A byte before those that were taken back stands."""
+        if withdrawn_at is not None and offset < self._taken_back_from(withdrawn_at):
+            withdrawn_at = None
         data = self.output if withdrawn_at is None else self._before(withdrawn_at)
         if not 0 <= offset < len(data):
             raise MisuseError(f"there is no output byte {offset}: the output has {counted(len(data), 'byte')}")
-        chain = _Chain(self._traced, Provenance(self._traced, offset, withdrawn_at), self._words)
-        found = chain.explanation(data[offset : offset + 1], withdrawn_at, len(self.output))
+        chain = _Chain(self._traced, offset, withdrawn_at, self._words)
+        found = chain.explanation(data[offset : offset + 1], len(self.output))
         if not found.steps:
             raise LogError(f"this log begins behind what led to output byte {offset}")
         return found
+
+    def _taken_back_from(self, sequence: int) -> int:
+        entry = self.log.entries[sequence - self.log.header.first]
+        return next(event.offset for event in entry.answers if isinstance(event, m.Retracted))
 
     def _before(self, sequence: int) -> bytes:
         before = b""
@@ -87,44 +93,41 @@ class Explainer:
 class _Chain:
     """Puts into steps what was found out about a byte."""
 
-    def __init__(self, traced: Traced, found: Provenance, words: Words) -> None:
+    def __init__(self, traced: Traced, offset: int, withdrawn_at: int | None, words: Words) -> None:
         self._traced = traced
-        self._found = found
+        self._withdrawn: LogEntry | None = None
+        if withdrawn_at is not None:
+            self._withdrawn = traced.log.entries[withdrawn_at - traced.log.header.first]
+        judge = traced.sender(self._withdrawn)
+        self._found = Provenance(traced, offset, withdrawn_at, judge.sequence if judge else None)
+        self._judge = self._found.commit if self._withdrawn is None else judge  # the cascade's entry that decided
         self._words = words
         self._config = traced.log.header.stages
         self._steps: list[tuple[tuple[int, int], Step]] = []
 
-    def explanation(self, byte: bytes, withdrawn_at: int | None, size: int) -> Explanation:
+    def explanation(self, byte: bytes, size: int) -> Explanation:
         """The whole of it."""
-        found = self._found
-        judge = self._judge(withdrawn_at)
+        found, judge = self._found, self._judge
         verdict = judge.message if judge and isinstance(judge.message, m.Verdict) else None
-        verifier = self._traced.sender(judge) if judge and verdict else None
+        verifier = self._traced.sender(judge) if verdict else None
         standing = self._traced.candidates.at(verifier, found.offset)
         token = None
-        if withdrawn_at is None and judge and verdict:
+        if self._withdrawn is None and judge and verdict:
             token = committed_token(judge, verdict, found.offset, self._config.cascade)
         self._drafting(standing)
         self._showing()
         if judge and verdict:
             self._verifying(judge, verdict, verifier, token, standing)
-        if found.commit:
-            self._committing(found.commit)
-        self._ending(withdrawn_at)
-        source = Source.UNCHECKED if withdrawn_at is None else Source.WITHDRAWN
+        if judge:
+            self._committing(judge)
+        self._ending()
+        source = Source.UNCHECKED if self._withdrawn is None else Source.WITHDRAWN
         if token is None:
             start, data = (standing.start, standing.gated.span.data) if standing else (found.offset, byte)
         else:
             start, data, source = token.start, token.data, token.source
         steps = tuple(step for _, step in sorted(self._steps, key=lambda one: one[0]))
         return Explanation(found.offset, byte, start, data, source, steps, size)
-
-    def _judge(self, withdrawn_at: int | None) -> LogEntry | None:
-        """The cascade's entry that decided on the byte."""
-        if withdrawn_at is None:
-            return self._found.commit
-        log = self._traced.log
-        return self._traced.sender(log.entries[withdrawn_at - log.header.first])
 
     # ------------------------------------------------------------ steps
 
@@ -258,11 +261,11 @@ class _Chain:
         place = _place(commit, m.Commit)
         message = commit.answers[place]
         assert isinstance(message, m.Commit)
-        where = reach(message.offset, message.offset + len(message.data))
+        where = f"{reach(message.offset, message.offset + len(message.data))} {self._words.quote(message.data)}"
         unchecked = "" if isinstance(commit.message, m.Verdict) else ", never checked by the target"
         self._add("commit", commit, f"{where} is final{unchecked}", message.offset, message.data, place)
 
-    def _ending(self, withdrawn_at: int | None) -> None:
+    def _ending(self) -> None:
         """Slips, what was taken back, and when the client knew that it was final."""
         found = self._found
         if found.slipped is not None and isinstance(found.slipped.event, m.Slipped):
@@ -278,14 +281,10 @@ class _Chain:
             was = self._words.quote(event.data[found.offset - event.offset :])
             text = f"{was} had been shown here at {one.shown.entry.seconds:.4f} s"
             self._add("taken back", one.back.entry, text, found.offset, b"", one.back.place)
-        if withdrawn_at is not None:
-            self._taken_back(withdrawn_at)
-
-    def _taken_back(self, sequence: int) -> None:
-        log = self._traced.log
-        entry = log.entries[sequence - log.header.first]
-        place = _place(entry, m.Retracted)
-        self._add("taken back", entry, self._words.describe(entry.answers[place]), self._found.offset, b"", place)
+        if self._withdrawn is not None:
+            place = _place(self._withdrawn, m.Retracted)
+            text = self._words.describe(self._withdrawn.answers[place])
+            self._add("taken back", self._withdrawn, text, found.offset, b"", place)
 
 
 def _place(entry: LogEntry, kind: type[m.Message]) -> int:

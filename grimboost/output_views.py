@@ -12,10 +12,12 @@ from grimboost.log import Log, LogEntry
 
 
 class Place(Struct, frozen=True):
-    """Where a text is: its offset, and the revealer's entry that took it back, None if it stands."""
+    """Where a text is: its offset; the revealer's entry that took it back, None if it stands, and from which offset
+    on it did."""
 
     offset: int
     withdrawn_at: int | None = None
+    withdrawn_from: int = 0
 
 
 def output_of(log: Log) -> bytes:
@@ -35,7 +37,7 @@ def find_text(log: Log, text: bytes) -> list[Place]:
     for data, entry in views(log):
         if len(data) < len(before):
             gone = (at for at in _occurrences(before, text) if at + len(text) > len(data))
-            places += [Place(at, entry.sequence) for at in gone]
+            places += [Place(at, entry.sequence, len(data)) for at in gone]
         before = data
     return places
 

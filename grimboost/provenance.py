@@ -76,10 +76,14 @@ class Traced:
 
 
 class Provenance:
-    """What a walk up to entry `until` (all of the log, if None) has found out about one byte."""
+    """What a walk has found out about one byte: over the whole log, or over what came before two entries.
 
-    def __init__(self, traced: Traced, offset: int, until: int | None = None) -> None:
+    `until` is the revealer's that took the byte back, `decided` the cascade's behind it.
+    """
+
+    def __init__(self, traced: Traced, offset: int, until: int | None = None, decided: int | None = None) -> None:
         self.offset = offset
+        self._decided = decided
         self.release: LogEntry | None = None
         """The cascade's, whose `Reveal` covers the byte."""
         self.commit: LogEntry | None = None
@@ -142,6 +146,8 @@ class Provenance:
         self.thresholds[entry.sequence] = self._threshold
 
     def _cascade(self, entry: LogEntry) -> None:
+        if self._decided is not None and entry.sequence >= self._decided:
+            return
         for answer in entry.answers:
             match answer:
                 case m.Reveal(offset=offset, data=data) if self._covers(offset, len(data)):

@@ -18,7 +18,6 @@ from grimboost.log_output import emit_json, emit_lines, located, open_log, termi
 from grimboost.message_difference import FieldDifference, differing
 from grimboost.message_text import Words, counted
 from grimboost.output_views import output_of
-from grimboost.plugins import load_plugin
 from grimboost.replaying import Difference, ended, replay
 from grimboost.stages.gate_rule import GateRule
 from grimboost.timeline import Row, fitting_line
@@ -45,7 +44,7 @@ class Outcome(Struct, frozen=True):
 
 def run_replay(paths: Sequence[Path], gate: str | None, as_json: bool) -> int:
     """Returns the exit status: 0 if all are identical."""
-    rule: GateRule | None = load_plugin("gate", gate) if gate is not None else None
+    rule = _rule(gate)
     same = True
     for path in paths:
         outcome = _outcome(path, rule)
@@ -57,6 +56,16 @@ def run_replay(paths: Sequence[Path], gate: str | None, as_json: bool) -> int:
         else:
             emit_lines(_lines(outcome, named=len(paths) > 1))
     return 0 if same else 1
+
+
+def _rule(gate: str | None) -> GateRule | None:
+    """A plug-in by name; only what the caller names is ever imported."""
+    if gate is None:
+        return None
+    from grimboost.plugins import load_plugin
+
+    rule: GateRule = load_plugin("gate", gate)
+    return rule
 
 
 def _outcome(path: Path, rule: GateRule | None) -> Outcome:
