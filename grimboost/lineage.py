@@ -62,8 +62,9 @@ class Lineage:
         """Message -> entries that received it or its answer."""
         self._inputs = dict.fromkeys((*STAGES, CLIENT), 0)
         self._lanes: dict[tuple[str, str, bool], deque[tuple[m.Message, Origin]]] = {}
-        self._asked: dict[tuple[str, type[m.Message]], deque[Origin]] = {}
+        self._asked: dict[tuple[str, type[m.Message]], deque[tuple[m.Message, Origin]]] = {}
         self._delivery = Delivery()
+        self._exhausted = False
         self.broken: str | None = None
         """What was wrong with the first entry that cannot be what happened, if `follow` met one."""
 
@@ -114,9 +115,12 @@ class Lineage:
             if self.partial:
                 return None
             raise Broken(f"the {sender} sent no {type(message).__name__} to the {receiver} before")
-        sent, origin = lane.popleft()
+        sent, origin = lane[0]
         if sent is not message and not same(sent, message):
+            if self.partial:
+                return None  # it was under way when the log begins
             raise Broken(f"the {sender} sent {sent!r} before it")
+        lane.popleft()
         return origin
 
     def _answered(self, entry: LogEntry) -> None:
@@ -124,9 +128,14 @@ class Lineage:
         requests = _WORKERS_ANSWERS[type(entry.message)]
         for request in requests:
             asked = self._asked.get((entry.stage, request))
-            if asked:
-                self._received(entry, asked.popleft())
+            if not asked:
+                continue
+            waits, number = _number(asked[0][0]), _number(entry.message)
+            if number in (waits, None):
+                self._received(entry, asked.popleft()[1])
                 return
+            if not self.partial:
+                raise Broken(f"the {request.__name__} that waits for an answer is number {waits}")
         if not self.partial:
             raise Broken(f"no {requests[0].__name__} of the {entry.stage} waits for an answer")
 
@@ -145,6 +154,9 @@ class Lineage:
                 raise Broken("the revealer sent no event before")
             event, origin = lane.popleft()  # type: ignore[assignment]
             self._received(entry, origin)
+        if self._exhausted:
+            raise Broken("it knew that there was no further event")
+        self._exhausted = event is None
         expected = self._delivery.take(event)
         if expected != entry.message:
             raise Broken(f"with that event it has {expected!r}")
@@ -164,7 +176,17 @@ class Lineage:
                     key = (entry.stage, edge.receiver, edge.blocks)
                     self._lanes.setdefault(key, deque()).append((answer, origin))
                 elif edge.receiver != ENGINE:
-                    self._asked.setdefault((entry.stage, type(answer)), deque()).append(origin)
+                    self._asked.setdefault((entry.stage, type(answer)), deque()).append((answer, origin))
+
+
+def _number(message: m.Message) -> int | None:
+    """Which request it is, or answers; opening and closing a slot are not numbered."""
+    match message:
+        case m.DraftRequested(request=number) | m.DraftReturned(request=number) | m.DraftFailed(request=number):
+            return number
+        case m.PassRequested(number=number) | m.PassReturned(number=number):
+            return number
+    return None
 
 
 def sender_of(kind: type[m.Message], receiver: str) -> Edge | None:

@@ -12,8 +12,8 @@ from grimboost.log import Log, LogEntry
 
 
 class Place(Struct, frozen=True):
-    """Where a text is: its offset; the revealer's entry that took it back, None if it stands, and from which offset
-    on it did."""
+    """Where a text is: its offset; the revealer's entry that took it back, None if it stands, and from which
+    offset on it did."""
 
     offset: int
     withdrawn_at: int | None = None
