@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from grimboost import messages as m
 from grimboost.errors import LogError
 from grimboost.known_answers import (
+    NEVER_ASKED,
     UNASKED,
     Answer,
     DrafterAsker,
@@ -270,7 +271,7 @@ class Counterfactual:
     def _deliver(self, name: str, message: m.Message) -> tuple[m.Message, ...]:
         answers = tuple(self._stages[name].receive(message))
         if any(_unknown_in(answer) for answer in answers):
-            raise NotRecorded("the target was never asked how this text goes on")
+            raise NotRecorded(NEVER_ASKED)
         if name == VERIFIER:
             self._heard = self._now
         self.steps.append(Step(self._now, name, message, answers))

@@ -32,6 +32,9 @@ _ANSWERING = {
 }
 
 
+NEVER_ASKED = "the target was never asked how this text goes on"
+
+
 class NotRecorded(Exception):
     """The log has no answer to this. The text says to what."""
 
@@ -40,10 +43,10 @@ class Unasked(int):
     """Stands for the id of a choice that the log does not hold. Whoever compares it learns so."""
 
     def __eq__(self, other: object) -> bool:
-        raise NotRecorded("a choice that the target was never asked for")
+        raise NotRecorded(NEVER_ASKED)
 
     def __ne__(self, other: object) -> bool:
-        raise NotRecorded("a choice that the target was never asked for")
+        raise NotRecorded(NEVER_ASKED)
 
     __hash__ = int.__hash__
 
@@ -195,7 +198,7 @@ class TargetAsker:
             raise NotRecorded(self._why())
         choices = tuple(UNASKED if node is None else self._memory.choices.get(node, UNASKED) for node in nodes)
         if choices and choices[0] is UNASKED:
-            raise NotRecorded("the target was never asked how this text goes on")
+            raise NotRecorded(NEVER_ASKED)
         seconds, rows = self._memory.seconds(request), len(request.tokens)
         returned = m.PassReturned(request.number, choices, len(self._slot), seconds, rows, 1)
         return Answer(returned, seconds, False)

@@ -54,15 +54,15 @@ def run_what_if(options: WhatIfOptions) -> int:
     thresholds = [one.threshold for one in changes if one.threshold is not None]
     facts = known.judged_spans(sorted(set(thresholds)) or FACTS_AT)
     if options.plot is not None:
-        draw(options.plot, [known.ask(), *answers], known.judged_spans())
+        draw(options.plot, known.ask().recorded, answers, known.judged_spans())
     if options.as_json:
         emit_json(_as_object(answers, facts))
     elif len(answers) == 1:
         emit_lines(_side_by_side(answers[0], log.header.stages))
-        emit_lines(_facts(facts))
+        emit_lines(_facts(facts, known.judged_spans([0.0])[0].spans))
     else:
         emit_lines(_table_of(answers))
-        emit_lines(_facts(facts))
+        emit_lines(_facts(facts, known.judged_spans([0.0])[0].spans))
     return 0
 
 
@@ -89,7 +89,7 @@ def _with_rate(figures: Figures) -> dict[str, Any]:
 
 
 def _side_by_side(one: WhatIf, recorded: StageConfigs) -> list[str]:
-    rows = [("", "recorded", "what if")]
+    rows: list[tuple[str, ...]] = [("", "recorded", "what if")]
     for name, value in one.changes.given().items():
         rows.append((name, _recorded_value(recorded, name), f"{value:g}"))
     about = _about(one)
@@ -170,8 +170,8 @@ def _about(one: WhatIf) -> list[str]:
         lines.append(f"as recorded until {one.differs_at:,} bytes are committed; times behind that are estimates")
     if one.reused:
         lines.append(
-            f"certain to byte {one.certain_bytes:,}; from there on if the drafter, asked the same at another moment, "
-            f"drafts the same ({one.reused:,} drafts)"
+            f"certain to byte {one.certain_bytes:,}; from there on if the drafter, asked the same at another "
+            f"moment, drafts the same ({one.reused:,} drafts)"
         )
     if one.end is not None:
         lines.append(f"the log tells no more {one.end}")
@@ -231,15 +231,16 @@ def _line(one: WhatIf) -> tuple[str, ...]:
     )
 
 
-def _facts(facts: Sequence[JudgedShare]) -> list[str]:
-    """What needs no other run."""
-    if not any(one.share for one in facts):
+def _facts(facts: Sequence[JudgedShare], judged: int) -> list[str]:
+    """What needs no other run; `judged` spans in all."""
+    if not judged:
         return []
     rows = [("at least so sure", "spans", "of all", "wrong", "rate")]
     for one in facts:
         rate = _percent(one.slip_rate)
         rows.append((f"{one.threshold:g}", f"{one.spans:,}", f"{one.share:.1%}", f"{one.slips:,}", rate))
-    return ["", "facts about the spans that the target judged in the recorded run, shown or not:", *_aligned(rows)]
+    title = f"facts about the {judged:,} spans that the target judged in the recorded run, shown or not:"
+    return ["", title, *_aligned(rows)]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

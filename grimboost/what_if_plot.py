@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grimboost.errors import MisuseError
 from grimboost.log import reason
-from grimboost.what_if_figures import JudgedShare
+from grimboost.what_if_figures import Figures, JudgedShare
 
 if TYPE_CHECKING:
     from grimboost.what_if import WhatIf
@@ -29,18 +29,23 @@ def check_plot(path: Path) -> None:
         raise MisuseError("--plot needs matplotlib: install grimboost[plot]") from error
 
 
-def draw(path: Path, answers: Sequence["WhatIf"], judged: Sequence[JudgedShare]) -> None:
-    """Write the picture. Raises `MisuseError` where the file cannot be written."""
+def draw(path: Path, recorded: Figures, answers: Sequence["WhatIf"], judged: Sequence[JudgedShare]) -> None:
+    """Write the picture; `recorded` are the figures of all that happened.
+
+    Raises `MisuseError` where the file cannot be written.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(7, 4.5), layout="constrained")
     axes = picture.subplots()
     _draw_judged(axes, judged)
-    _draw_answers(axes, answers)
+    _draw_answers(axes, recorded, answers)
     axes.set(xlabel="slips, % of what is shown unchecked", ylabel="coverage, % of the output", ylim=(-3, 103))
+    axes.margins(x=0.15)
     axes.grid(alpha=0.3)
-    axes.legend(loc="best", fontsize="small")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="best", fontsize="small")
     svg = path.suffix.lower() == ".svg"
     with matplotlib.rc_context({"svg.hashsalt": "grimboost"}):
         try:
@@ -52,23 +57,24 @@ def draw(path: Path, answers: Sequence["WhatIf"], judged: Sequence[JudgedShare])
 def _draw_judged(axes: Any, judged: Sequence[JudgedShare]) -> None:
     known = [(100 * one.slip_rate, 100 * one.share) for one in judged if one.slip_rate is not None]
     if known:
-        label = "fact: judged spans at or above each confidence"
+        label = "fact: of all judged spans, those at least so sure"
         axes.plot(*zip(*known, strict=True), color="tab:gray", lw=1, label=label)
 
 
-def _draw_answers(axes: Any, answers: Sequence["WhatIf"]) -> None:
-    """A point for each answer, the fainter the less of the output it is about; the number is that share."""
-    label: str | None = "what if (and the share of the output that it is about)"
+def _draw_answers(axes: Any, recorded: Figures, answers: Sequence["WhatIf"]) -> None:
+    """A point for all answers that come out the same, the fainter the less of the output they are about."""
+    points: dict[tuple[float, float, float], list[str]] = {}
     for one in answers:
         rate = one.what_if.slip_rate
-        if rate is None:
-            continue
-        at = 100 * rate, 100 * one.what_if.coverage
-        axes.scatter(*at, color="tab:blue", alpha=0.3 + 0.7 * one.share, label=label, zorder=3)
-        named = ", ".join(f"{value:g}" for value in one.changes.given().values()) or "as recorded"
-        axes.annotate(f"{named} ({one.share:.0%})", at, (4, 4), textcoords="offset points", fontsize="x-small")
+        if rate is not None:
+            values = "/".join(f"{value:g}" for value in one.changes.given().values())
+            points.setdefault((100 * rate, 100 * one.what_if.coverage, one.share), []).append(values)
+    label: str | None = "what if, and the share of the output that it is about"
+    for (x, y, share), named in points.items():
+        axes.scatter(x, y, color="tab:blue", alpha=0.3 + 0.7 * share, label=label, zorder=3)
+        names = named[0] if len(named) == 1 else f"{named[0]} to {named[-1]}"
+        axes.annotate(f"{names} ({share:.0%})", (x, y), (4, 4), textcoords="offset points", fontsize="x-small")
         label = None
-    recorded = max(answers, key=lambda one: one.recorded.new_bytes, default=None)
-    if recorded is not None and recorded.recorded.slip_rate is not None:
-        at = 100 * recorded.recorded.slip_rate, 100 * recorded.recorded.coverage
+    if recorded.slip_rate is not None:
+        at = 100 * recorded.slip_rate, 100 * recorded.coverage
         axes.scatter(*at, color="tab:red", marker="x", label="recorded", zorder=4)

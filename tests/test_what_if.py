@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from msgspec.structs import replace
 from stage_driver import Driver
 from stage_world import PROMPT, VOCABULARY, SpiedTarget, configs, hashed, scripts, truth
@@ -13,12 +14,21 @@ from stages.test_streaming_laws import streaming
 from timed_driver import TimedDriver, untimed
 
 from grimboost import messages as m
+from grimboost.adapters.drafter import Drafter, Proposal
+from grimboost.adapters.lookup_drafter import LookupDrafter
 from grimboost.adapters.script_drafter import ScriptDrafter
+from grimboost.adapters.target import TargetFacts
 from grimboost.counterfactual import Counterfactual, Step
+from grimboost.errors import LogError, MisuseError
+from grimboost.known_answers import NotRecorded, Unasked
 from grimboost.log import Log
+from grimboost.parameters import parameters
+from grimboost.resolution import Clearance, resolve_stages
 from grimboost.stages.configuration import CascadeConfig, CostCurve, GateConfig, StageConfigs, TrustConfig
+from grimboost.what_if import Changes, WhatIfs, changed, what_if
 
-LOGS = sorted((Path(__file__).parent / "logs").glob("*.grimlog"))
+FOLDER = Path(__file__).parent / "logs"
+LOGS = sorted(FOLDER.glob("*.grimlog"))
 CURVES = (
     CostCurve(),
     CostCurve((1, 2, 4, 8, 16), (1.0, 1.25, 1.5, 2.5, 5.0)),
@@ -51,9 +61,12 @@ class World:
             open_end=stands and draw(st.sampled_from([False, False, True])),
             request_bytes=draw(st.sampled_from([9, 20, 60])),
         )
+        self.learns = False
         self.draft_seconds = draw(st.sampled_from([2.0**-9, 2.0**-7, 2.0**-5, 2.0**-3]))
 
-    def drafter(self) -> ScriptDrafter:
+    def drafter(self) -> Drafter:
+        if self.learns:
+            return LookupDrafter()
         return SteppedDrafter(self.script, self.steps, self.whole)
 
     def target(self) -> SpiedTarget:
@@ -87,8 +100,6 @@ class _SteppedSession:
         self._context += committed
 
     def propose(self, ahead, limit):
-        from grimboost.adapters.drafter import Proposal
-
         text = self._context + ahead
         data = self._drafter.script(text, limit)[:limit]
         steps = self._drafter.steps
@@ -121,19 +132,17 @@ def worlds(draw):
 
 @st.composite
 def pairs(draw):
-    """A world, and another configuration for it."""
+    """A world, and changes of its configuration."""
     world = World(draw)
-    gate, trust = world.configs.gate, world.configs.cascade.trust
-    other_gate, other_trust = draw(gates), draw(trusts)
+    gate, trust, found = draw(gates), draw(trusts), dict[str, float]()
     if draw(st.sampled_from([True, True, False])):
-        gate = replace(gate, threshold=other_gate.threshold)
+        found["threshold"] = max(gate.threshold, world.configs.gate.threshold * world.configs.gate.certified)
+    for name in ("anchor_bytes", "max_unverified_bytes", "max_unverified_tokens"):
+        if draw(st.sampled_from([True, False, False])):
+            found[name] = getattr(gate, name)
     if draw(st.booleans()):
-        caps = {name: getattr(other_gate, name) for name in ("max_unverified_bytes", "max_unverified_tokens")}
-        gate = replace(gate, anchor_bytes=other_gate.anchor_bytes, **caps)
-    if draw(st.booleans()):
-        trust = other_trust
-    cascade = replace(world.configs.cascade, trust=trust)
-    return world, replace(world.configs, gate=gate, cascade=cascade)
+        found |= structs.asdict(trust)
+    return world, Changes(**found)
 
 
 def plain(steps: list[Step]) -> list[tuple[object, ...]]:
@@ -175,13 +184,50 @@ def assert_is_beginning_of(run: Counterfactual, rerun: TimedDriver) -> None:
         assert [slip for one in said for slip in one.slips] == slips
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=400)
 @given(pairs())
 def test_another_configuration_is_answered_as_a_rerun_shows(pair) -> None:
-    world, other = pair
+    world, changes = pair
     log = world.run(world.configs).recorded()
+    other = changed(log, changes)
+    assert other is not None
     run = Counterfactual(log, other).run()
     assert_is_beginning_of(run, world.run(other))
+
+
+@settings(deadline=None, max_examples=150)
+@given(pairs())
+def test_what_is_certain_holds_for_a_drafter_that_learns(pair) -> None:
+    world, changes = pair
+    world.learns = True
+    log = world.run(world.configs).recorded()
+    other = changed(log, changes)
+    assert other is not None
+    run = Counterfactual(log, other).run()
+    did = steps_of(world.run(other))
+    exact = [one for one in (run.exact_steps, run.certain_steps, len(run.steps)) if one is not None]
+    assert plain(run.steps[: min(exact)]) == plain(did[: min(exact)])
+
+
+@settings(deadline=None, max_examples=100)
+@given(pairs())
+def test_figures_are_those_of_the_rerun_up_to_the_same_commit(pair) -> None:
+    world, changes = pair
+    log = world.run(world.configs).recorded()
+    known = WhatIfs(log)
+    answer = known.ask(changes)
+    rerun = WhatIfs(world.run(changed(log, changes)).recorded()).ask()
+    happened = known.ask()
+    assert happened.as_recorded and happened.share == 1.0
+    assert happened.recorded == happened.what_if
+    assert 0.0 <= answer.share <= 1.0
+    assert answer.certain_bytes <= answer.answerable_bytes == answer.what_if.new_bytes
+    assert answer.recorded.new_bytes <= answer.answerable_bytes or answer.end is None
+    if answer.end is None:
+        assert answer.what_if == rerun.what_if
+        assert answer.recorded == happened.recorded
+    else:
+        assert set(answer.what_if.slips) <= set(rerun.what_if.slips)
 
 
 @settings(deadline=None, max_examples=150)
@@ -216,3 +262,227 @@ def test_the_recorded_configuration_of_a_kept_log_is_what_happened(path: Path) -
     assert [(one.seconds, one.stage, one.message, one.answers) for one in run.steps] == [
         (one.seconds, one.stage, one.message, one.answers) for one in entries
     ]
+
+
+def log_of(name: str) -> Log:
+    return Log.open(FOLDER / f"{name}.grimlog")
+
+
+def headed(log: Log, **changes) -> Log:
+    return Log(replace(log.header, **changes), log.entries, log.torn_at)
+
+
+# ---------------------------------------------------------------- known cases
+
+
+def test_a_slip_that_a_higher_threshold_would_not_have_shown_ends_the_answer_behind_it() -> None:
+    """The target's own choice there is known, and what it would say behind it is not."""
+    log = log_of("slips")
+    first = WhatIfs(log).ask().recorded.slips[0]
+    answer = what_if(log, Changes(threshold=0.999))
+    assert not answer.as_recorded
+    assert answer.what_if.slips == ()
+    assert answer.what_if.released_bytes == 0
+    assert answer.end is not None and f"at byte {answer.answerable_bytes}" in answer.end
+    assert first.offset <= answer.answerable_bytes < answer.recorded_bytes
+
+
+def test_a_slip_that_a_lower_threshold_would_have_shown_is_said_although_the_pass_is_known_in_part() -> None:
+    """Where nothing is shown blocks are shorter, so of a longer one behind the slip not all was asked."""
+    world = wrong_at_three()
+    log = world.run(0.95).recorded()
+    assert not WhatIfs(log).ask().recorded.slips
+    answer = what_if(log, Changes(threshold=0.1))
+    rerun = WhatIfs(world.run(0.1).recorded()).ask()
+    assert answer.end is not None
+    assert 3 < answer.answerable_bytes < rerun.recorded_bytes
+    assert [slip.offset for slip in answer.what_if.slips] == [3]
+    assert answer.what_if.slips == rerun.what_if.slips[:1]
+
+
+class _Fixed:
+    """A world without draws."""
+
+    def __init__(self, next_token, drafted: bytes, curve: CostCurve) -> None:
+        self.next_token, self.drafted, self.curve = next_token, drafted, curve
+
+    def run(self, threshold: float) -> TimedDriver:
+        start = len(VOCABULARY.join(PROMPT))
+        cascade = CascadeConfig(context_limit=64, max_new_tokens=20)
+        made = streaming(
+            configs(cascade, self.curve, 16, 60),
+            stands=True,
+            gate=GateConfig("streaming", "always", threshold=threshold, floor=threshold),
+            trust=TrustConfig(),
+            open_end=False,
+            request_bytes=20,
+        )
+        drafter = ScriptDrafter(lambda context, limit: self.drafted[len(context) - start :][:limit], 0.9)
+        driver = TimedDriver(made, SpiedTarget(VOCABULARY, self.next_token, context_limit=64), drafter, PROMPT)
+        driver.run()
+        return driver
+
+
+def wrong_at_three() -> _Fixed:
+    """The target writes ` a a a`, the drafter ` a b a`."""
+
+    def next_token(prefix):
+        return VOCABULARY.ids[b"a" if len(prefix) % 2 else b" "]
+
+    drafted = b" a b" + b" a" * 20
+    return _Fixed(next_token, drafted, CostCurve((1, 2, 4, 8, 16), (1.0, 1.25, 1.5, 2.5, 5.0)))
+
+
+def test_where_texts_can_be_taken_back_the_answer_comes_to_the_end() -> None:
+    log = log_of("retracted")
+    answer = what_if(log, Changes(threshold=0.999))
+    if answer.end is None:
+        assert answer.answerable_bytes == answer.recorded_bytes
+    assert answer.what_if.retracted_bytes == 0
+
+
+def test_choices_that_were_not_asked_for_cannot_be_looked_at() -> None:
+    one = Unasked(-1)
+    for look in (lambda: one == 3, lambda: one != 3, lambda: one == one):  # noqa: PLR0124
+        with pytest.raises(NotRecorded):
+            look()
+    assert one not in frozenset({3, 4})
+
+
+def test_a_target_that_is_not_row_invariant_is_known_as_far_as_it_was_asked_the_same() -> None:
+    log = wrong_at_three().run(0.95).recorded()
+    stages = log.header.stages
+    shaky = headed(log, stages=replace(stages, verifier=replace(stages.verifier, row_invariant=False)))
+    assert what_if(shaky).as_recorded
+    answer = what_if(shaky, Changes(threshold=0.1))
+    assert answer.end is not None and "row-invariant" in answer.end
+
+
+def test_other_generations_in_the_same_passes_end_the_answer() -> None:
+    log = wrong_at_three().run(0.95).recorded()
+    entries = [
+        replace(one, message=replace(one.message, batch_slots=2))
+        if isinstance(one.message, m.PassReturned) and not one.message.choices  # of the prompt: it plans nothing
+        else one
+        for one in log
+    ]
+    crowded = Log(log.header, entries, None)
+    answer = what_if(crowded, Changes(threshold=0.1))
+    assert answer.end is not None and "other generations" in answer.end
+
+
+def test_a_torn_log_is_answered_to_its_end() -> None:
+    log = log_of("slips")
+    torn = Log(log.header, log.entries[: len(log.entries) // 2], 1234)
+    answer = what_if(torn)
+    assert answer.as_recorded
+    assert answer.end is not None and "the log ends" in answer.end
+
+
+def test_what_a_client_that_cancelled_would_have_done_nobody_knows() -> None:
+    def run(threshold):
+        world = _Fixed(lambda prefix: 2 + len(prefix) % 2, b"abbabab" * 9, CostCurve())
+        return world.run(threshold)
+
+    log = run(0.95).recorded()
+    at = log.entries[len(log.entries) // 2].seconds
+    driver = run(0.95)
+    entries, cut = driver.entries, next(place for place, one in enumerate(driver.entries) if one.seconds > at)
+    kept = [*entries[:cut], replace(entries[cut], stage="cascade", message=m.CancelRequested(), answers=())]
+    cancelled = Log(log.header, kept, None)
+    run_ = Counterfactual(cancelled, changed(cancelled, Changes(threshold=0.1))).run()
+    assert run_.end is not None
+    assert run_.steps[-1].seconds <= at + 1.0
+
+
+def test_with_another_certificate_only_the_judged_spans_are_said() -> None:
+    log = headed(log_of("certified"), epsilon=0.5)
+    known = WhatIfs(log)
+    assert known.ask(Changes(epsilon=0.5)).as_recorded
+    answer = known.ask(Changes(epsilon=0.1))
+    assert (answer.share, answer.answerable_bytes) == (0.0, 0)
+    assert answer.end is not None and "evidence" in answer.end
+    assert known.judged_spans([0.0])[0].spans > 0
+
+
+def test_other_evidence_than_recorded_ends_the_answer_where_a_certificate_decides() -> None:
+    answer = what_if(log_of("certified"), Changes(max_unverified_bytes=5))
+    assert not answer.as_recorded
+    assert answer.end is not None and "evidence" in answer.end
+
+
+def test_judged_spans_are_counted_as_audited() -> None:
+    log = log_of("slips")
+    spans = [
+        span for one in log for answer in one.answers if isinstance(answer, m.Audited) for span in answer.spans
+    ]
+    curve = log.header.stages.gate.calibration
+    [all_, some, none] = WhatIfs(log).judged_spans([0.0, 0.9, 1.1])
+    assert (all_.spans, all_.slips, all_.share) == (len(spans), sum(one.slip for one in spans), 1.0)
+    assert some.spans == sum(curve.of(one.confidence) >= 0.9 for one in spans)
+    assert (none.spans, none.slip_rate) == (0, None)
+    assert [one.threshold for one in WhatIfs(log).judged_spans()] == sorted(
+        {curve.of(one.confidence) for one in spans}
+    )
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+@pytest.mark.parametrize("release", ["always", "certified", "never"])
+@pytest.mark.parametrize("clearance", [Clearance(), Clearance(0.8)], ids=["closed", "open"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"threshold": 0.9},
+        {"threshold": 0.7, "anchor_bytes": 99},
+        {"max_unverified_bytes": 50, "max_unverified_tokens": 7},
+        {"doubt_bytes": 0, "max_repairs": 5, "takeover_tokens": 1},
+    ],
+)
+def test_changes_mean_what_the_same_options_mean_to_a_generation(release, clearance, options) -> None:
+    def resolve(**given) -> StageConfigs:
+        params = parameters(None, {"mode": "streaming", "release": release, **given})
+        facts = TargetFacts("x", "exact", 4096, True, 0.0)
+        return resolve_stages(facts, CostCurve(), params, 10, (0,), True, clearance)[0]
+
+    recorded = headed(log_of("slips"), stages=resolve(threshold=0.6))
+    assert changed(recorded, Changes(**options)) == resolve(**{"threshold": 0.6, **options})
+
+
+def test_below_a_threshold_that_a_certificate_was_asked_for_the_log_says_nothing() -> None:
+    stages = log_of("slips").header.stages
+    gate = replace(stages.gate, release="certified", certified=True, floor=0.9, threshold=0.9)
+    log = headed(log_of("slips"), stages=replace(stages, gate=gate))
+    with pytest.raises(MisuseError, match=r"at least 0\.9"):
+        changed(log, Changes(threshold=0.5))
+
+
+def test_a_strict_log_has_nothing_to_vary() -> None:
+    assert what_if(log_of("lookup")).as_recorded
+    with pytest.raises(MisuseError, match="strict mode"):
+        what_if(log_of("lookup"), Changes(threshold=0.5))
+
+
+@pytest.mark.parametrize("changes", [Changes(threshold=1.5), Changes(anchor_bytes=0), Changes(epsilon=2.0)])
+def test_changes_that_cannot_be_are_refused(changes) -> None:
+    with pytest.raises(MisuseError):
+        what_if(log_of("slips"), changes)
+
+
+@pytest.mark.parametrize(("header", "words"), [({"redacted": True}, "redacted"), ({"first": 7}, "begins with")])
+def test_logs_that_hold_too_little_are_refused(header, words) -> None:
+    with pytest.raises(LogError, match=words):
+        what_if(headed(log_of("slips"), **header))
+
+
+def test_a_log_that_does_not_replay_tells_nothing() -> None:
+    log = log_of("slips")
+    stages = log.header.stages
+    other = headed(log, stages=replace(stages, cascade=replace(stages.cascade, max_new_tokens=3)))
+    with pytest.raises(LogError, match="does not replay"):
+        what_if(other)
+    missing = Log(log.header, [*log.entries[:20], *log.entries[21:]], None)
+    with pytest.raises(LogError):
+        what_if(missing)
