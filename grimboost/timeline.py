@@ -146,7 +146,7 @@ def extent(message: m.Message) -> Extent | None:
         case m.Slipped(slip=slip):
             return slip.offset, slip.offset + len(slip.data)
         case m.Taken():
-            return message.acknowledged, message.delivered
+            return min(message.acknowledged, message.delivered), max(message.acknowledged, message.delivered)
     return None
 
 
@@ -177,7 +177,7 @@ def fitting_line(row: Row, redacted: bool, width: int | None) -> str:
 
 
 def as_object(row: Row) -> dict[str, Any]:
-    """A row for machines: the entry with its lineage; bytes as base64."""
+    """A row for machines: the entry with its lineage. In JSON bytes become base64, and infinite margins null."""
     entry = row.entry
     return {
         "sequence": entry.sequence,
