@@ -1,8 +1,10 @@
 """One generation's record: the last messages in memory, always, and a whole log on disk, if asked for.
 
-What its client acknowledged and what its workers were asked is with the operating system before it goes there, so
-a process that is killed loses none of it. What takes longer, the beginning of a log in a folder and a flight, is
-written in a thread. A disk that refuses costs a warning, never the generation. It knows no stage.
+What its client gets is with the operating system before, and everything that led to it: a process that is killed
+loses nothing that the client acknowledged. Other messages are gathered for a moment, because each writing costs the
+interpreter's lock; those that come later than that, such as each request to a slow target, are written before they
+go anywhere. The beginning of a log in a folder, and a flight, are written in a thread. A disk that refuses costs a
+warning, never the generation. It knows no stage.
 """
 
 import time
@@ -24,20 +26,15 @@ from grimboost.log import LogHeader
 from grimboost.log_writer import LogWriter, Recorded, write_log
 from grimboost.recording import FLIGHT_MESSAGES, Limits, LogFolder, Recording, flights_folder
 from grimboost.redaction import redacted, redacted_entries, redacted_header
-from grimboost.wiring import CLIENT, DRAFTER_WORKER, ENGINE, STAGES, TARGET_WORKER, routes
+from grimboost.wiring import CLIENT
 
 log = get_logger(__name__)
 
 DISK_SECONDS = 5.0
 """How long a slow disk is waited for."""
 
-LEAVING = frozenset(
-    message
-    for stage in STAGES
-    for message, edges in routes(stage).items()
-    if any(edge.receiver in {CLIENT, DRAFTER_WORKER, TARGET_WORKER, ENGINE} for edge in edges)
-)
-"""Messages that leave the generation."""
+WRITE_SECONDS = 0.05
+"""How long messages are gathered: one that comes later after the last writing is written at once."""
 
 Soon = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 """Starts a task that outlives its caller."""
@@ -83,6 +80,7 @@ class Recorder:
         self._soon = soon
         self._flight: deque[Recorded] = deque(maxlen=flight)
         self._recorded = 0
+        self._written = 0.0
         self._begun = time.perf_counter()
         self._ended = self._left = self._closed = False
         self._writer = None if path is None else LogWriter(path, self._log_header)
@@ -114,10 +112,12 @@ class Recorder:
         self._recorded += 1
         writer = self._writer
         if writer is not None and writer.recording:
-            leaves = stage == CLIENT or not LEAVING.isdisjoint(map(type, answers))
+            due = stage == CLIENT or seconds > self._written + WRITE_SECONDS
+            if due:
+                self._written = seconds
             if self._redact:
                 message, answers = redacted(message), [redacted(answer) for answer in answers]
-            writer.write(seconds, stage, message, answers, leaves)
+            writer.write(seconds, stage, message, answers, due)
 
     def end(self) -> None:
         """The stages have ended."""
