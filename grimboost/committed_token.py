@@ -45,7 +45,7 @@ def committed_token(
     at = verdict.frontier
     for place, own in enumerate(verdict.choices if config.shown_stands else verdict.tokens):
         slip = config.shown_stands and at in slips
-        data = verdict.candidate[place].data if slip else b"" if own.id in config.end_ids else own.data
+        data = verdict.candidate[place].data if slip else own.data
         if at <= offset < at + len(data):
             return CommittedToken(place, at, data, Source.SLIP if slip else _source(verdict, place, own))
         at += len(data)
@@ -53,7 +53,14 @@ def committed_token(
 
 
 def _source(verdict: m.Verdict, place: int, own: m.PathToken) -> Source:
-    if not verdict.candidate:
-        return Source.DRAFTED if place < verdict.accepted else Source.TARGET
-    fed = place < verdict.drafted
-    return Source.DRAFTED if fed and verdict.candidate[place].id == own.id else Source.TARGET
+    """Behind the first disagreement only shown tokens count as accepted: those that are drafted and chosen alike.
+
+    Redacted ids are all the same; there a token of the target's that is as long as the drafted one passes for it.
+    """
+    if place < verdict.accepted:
+        return Source.DRAFTED
+    if place == verdict.accepted or place >= min(verdict.drafted, len(verdict.candidate)):
+        return Source.TARGET
+    span = verdict.candidate[place]
+    same = span.id == own.id and len(span.data) == len(own.data)
+    return Source.DRAFTED if same else Source.TARGET

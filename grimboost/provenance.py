@@ -167,6 +167,12 @@ class Provenance:
         if reveal.data[self.offset - reveal.offset] != byte:
             self.release = None
 
+    def _forget_release(self, back: LogEntry) -> None:
+        """What was released before the commit behind a retraction does not stand."""
+        commit = self._traced.sender(back)
+        if self.release and commit and self.release.sequence < commit.sequence:
+            self.release = None
+
     def _revealer(self, entry: LogEntry) -> None:
         for place, answer in enumerate(entry.answers):
             event = Event(entry, place, answer)
@@ -179,6 +185,7 @@ class Provenance:
                 case m.Retracted(offset=offset) if offset <= self.offset and self.shown:
                     self.withdrawn.append(Withdrawn(self.shown, event))
                     self.shown = None
+                    self._forget_release(entry)
                 case m.CommittedTo(offset=offset) if offset > self.offset and not self.final:
                     self.final = event
                 case m.Slipped(slip=slip) if self._covers(slip.offset, len(slip.data)):

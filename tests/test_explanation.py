@@ -17,6 +17,7 @@ from grimboost.explanation import Explainer, Explanation, Step, explain
 from grimboost.log import Log
 from grimboost.output_views import Place, find_text, output_of
 from grimboost.provenance import Traced
+from grimboost.redaction import redact
 
 NAMES = sorted(path.stem for path in LOGS.glob("*.grimlog"))
 STANDS = ["slips", "takeover", "certified"]
@@ -263,6 +264,19 @@ def test_a_log_without_its_beginning_explains_what_it_holds(name: str) -> None:
                 assert "begins behind" in str(error)
             else:
                 assert one.steps
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_redacted_log_gives_the_same_chains_without_texts(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "redacted.grimlog"
+    redact(LOGS / f"{name}.grimlog", path)
+    without = Explainer(Log.open(path))
+    assert len(without.output) == len(explainer(name).output)
+    for offset, one in enumerate(all_of(name)):
+        other = without.explain(offset)
+        assert (other.source, other.start, len(other.token)) == (one.source, one.start, len(one.token))
+        assert [(step.kind, step.name) for step in other.steps] == [(step.kind, step.name) for step in one.steps]
+        assert not any('"' in step.text for step in other.steps)
 
 
 def test_explain_takes_a_path_and_is_the_librarys() -> None:

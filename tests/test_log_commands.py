@@ -1,4 +1,4 @@
-"""The commands that read logs, as a person or a pipe meets them: in this process, or whole where a pipe matters."""
+"""The commands that read logs, as a person or a pipe meets them: in this process, whole where a pipe matters."""
 
 import json
 import subprocess
