@@ -21,6 +21,7 @@ from grimboost.errors import LogError, MisuseError
 from grimboost.log import MAGIC, Log, LogEntry, LogHeader, frame
 from grimboost.log_following import LogParser, follow
 from grimboost.message_text import KINDS, TEXT, Words
+from grimboost.redaction import redact
 from grimboost.timeline import Filter, Timeline, extent, fitting_line
 
 NAMES = sorted(path.stem for path in LOGS.glob("*.grimlog"))
@@ -633,6 +634,15 @@ def test_diff_for_machines_and_of_a_torn_log(tmp_path: Path) -> None:
     assert "torn at byte" in result.stderr
     lines = ok("diff", SLIPS, str(path), status=1)
     assert "  B  ends before it" in lines
+
+
+def test_diff_of_a_log_with_its_redacted_copy_compares_without_texts(tmp_path: Path) -> None:
+    path = tmp_path / "redacted.grimlog"
+    redact(Path(SLIPS), path)
+    for arguments in ((SLIPS, str(path)), (str(path), SLIPS)):
+        result = run("diff", *arguments)
+        assert (result.exit_code, result.stdout) == (0, "the same\n")
+        assert "compared without texts" in result.stderr
 
 
 # ---------------------------------------------------------------- all of them
