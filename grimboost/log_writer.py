@@ -24,8 +24,8 @@ except ImportError:  # not on Windows, where nobody can remove a file that is op
 
 log = get_logger(__name__)
 
-MOST_UNWRITTEN = 1 << 16
-"""Bytes."""
+MOST_UNWRITTEN = 256
+"""Entries."""
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -50,7 +50,7 @@ class LogWriter:
                 raise
             raise MisuseError(f"cannot record to {path}: {reason(error)}") from error
         self.path = path
-        self._unwritten = bytearray()
+        self._unwritten: list[tuple[int, float, str, Message, Sequence[Message]]] = []
         self.entries = header.first
         self._write(MAGIC + frame(_encoder.encode(header)))
 
@@ -62,19 +62,19 @@ class LogWriter:
     def write(
         self, seconds: float, stage: str, message: Message, answers: Sequence[Message], flush: bool = True
     ) -> None:
-        """Append one entry."""
+        """Append one entry. Nothing in it may change any more."""
         if self._file is not None:
-            # as `log.LogEntry` is encoded, without making one
-            self._unwritten += frame(_encoder.encode((self.entries, seconds, stage, message, answers)))
+            # encoded all at once: one by one, each finds the processor's caches full of the target's weights
+            self._unwritten.append((self.entries, seconds, stage, message, answers))
             self.entries += 1
-            if flush or len(self._unwritten) > MOST_UNWRITTEN:
+            if flush or len(self._unwritten) >= MOST_UNWRITTEN:
                 self.flush()
 
     def flush(self) -> None:
         """Hand everything to the operating system."""
         if self._unwritten:
-            data, self._unwritten = self._unwritten, bytearray()
-            self._write(data)
+            entries, self._unwritten = self._unwritten, []  # encoded as `log.LogEntry` is, without making one
+            self._write(b"".join([frame(_encoder.encode(entry)) for entry in entries]))
 
     def close(self) -> None:
         """End the log. Safe to call twice."""
@@ -86,7 +86,7 @@ class LogWriter:
             except OSError as error:  # a network file system reports a full disk only here
                 self._fail(error)
 
-    def _write(self, data: bytes | bytearray) -> None:
+    def _write(self, data: bytes) -> None:
         if self._file is None:
             return
         try:

@@ -1,10 +1,10 @@
 """One generation's record: the last messages in memory, always, and a whole log on disk, if asked for.
 
 What its client gets is with the operating system before, and everything that led to it: a process that is killed
-loses nothing that the client acknowledged. Other messages are gathered for a moment, because each writing costs the
-interpreter's lock; those that come later than that, such as each request to a slow target, are written before they
-go anywhere. The beginning of a log in a folder, and a flight, are written in a thread. A disk that refuses costs a
-warning, never the generation. It knows no stage.
+loses nothing that the client acknowledged. Other messages are gathered for a moment, because each writing may cost
+the interpreter's lock; those that come later than that, such as each request to a slow target, are written before
+they go anywhere. The beginning of a log in a folder, and a flight, are written in a thread. A disk that refuses
+costs a warning, never the generation. It knows no stage.
 """
 
 import time

@@ -344,7 +344,7 @@ def shown(log: Log) -> bytes:
 def test_what_the_client_gets_is_with_the_system_before(
     slow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So is, where the last writing is a while ago, what a worker gets: a kernel that crashes shows its request."""
+    """So is, a while after the last writing, what a worker gets: behind a kernel that crashes is its request."""
     if slow:
         monkeypatch.setattr(recorder_module, "WRITE_SECONDS", 0.0)
     path = tmp_path / "a.grimlog"
