@@ -17,7 +17,7 @@ from grimboost.log_following import follow
 from grimboost.log_output import emit, emit_json, emit_lines, located, note, note_torn, open_log, terminal_width
 from grimboost.message_text import Words, counted
 from grimboost.provenance import Traced
-from grimboost.timeline import Filter, Row, Timeline, as_object, check_names, fitting_line
+from grimboost.timeline import Filter, Row, Timeline, as_object, check_names, fitting_lines
 
 
 class LogOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,7 +99,7 @@ def _emit_row(row: Row, as_json: bool, redacted: bool, width: int | None) -> Non
     if as_json:
         emit_json(as_object(row))
     else:
-        emit(fitting_line(row, redacted, width))
+        emit_lines(fitting_lines(row, redacted, width))
 
 
 def _note_broken(broken: str | None) -> None:
@@ -138,7 +138,7 @@ def _show_one(one: Mismatch, rows: Sequence[Row], as_json: bool, redacted: bool)
     emit_lines(("", one.heading))
     width = terminal_width()
     for row in rows:
-        emit(fitting_line(row, redacted, width))
+        emit_lines(fitting_lines(row, redacted, width))
 
 
 # ---------------------------------------------------------------- header

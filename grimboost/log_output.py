@@ -3,6 +3,7 @@
 It knows no message.
 """
 
+import os
 import shutil
 import sys
 from collections.abc import Iterable
@@ -59,5 +60,5 @@ def emit_json(value: Any) -> None:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal; None where standard output is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    """Columns of the terminal, or as many as COLUMNS says; None where there is neither: lines are whole then."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None

@@ -20,7 +20,7 @@ from grimboost.message_text import Words, counted
 from grimboost.output_views import output_of
 from grimboost.replaying import Difference, ended, replay
 from grimboost.stages.gate_rule import GateRule
-from grimboost.timeline import Row, fitting_line
+from grimboost.timeline import Row, fitting_lines
 
 AROUND = 3
 """Entries that are shown before and behind the first difference."""
@@ -170,7 +170,8 @@ def _around(log: Log, place: int) -> Iterator[str]:
         if at >= place - AROUND:
             row = Row(entry, lineage.names[entry.sequence], None, 0)
             mark = "> " if at == place else "  "
-            yield mark + fitting_line(row, log.header.redacted, width and width - len(mark))
+            for line in fitting_lines(row, log.header.redacted, width and width - len(mark)):
+                yield mark + line
 
 
 # ---------------------------------------------------------------- for machines

@@ -22,6 +22,7 @@ NAME_WIDTH = len("verifier#99999")
 _NARROWER = (40, 24, 12, 6)
 """Characters of each quoted text, the first number with which a line fits."""
 LEAST_WIDTH = 40
+ARROW = "->  "
 
 Extent = tuple[float, float]
 """Output bytes from, to; `inf` where it has no end."""
@@ -158,20 +159,35 @@ def line(row: Row, words: Words) -> str:
     entry = row.entry
     received = words.describe(entry.message)
     answers = "; ".join(map(words.describe, entry.answers))
-    arrow = f"  ->  {answers}" if answers else ""
+    arrow = f"  {ARROW}{answers}" if answers else ""
     return f"{entry.seconds:>9.4f}  {row.name:<{NAME_WIDTH}}  {received}{arrow}"
 
 
-def fitting_line(row: Row, redacted: bool, width: int | None) -> str:
-    """The line with texts as long as fit into `width` columns; None is as wide as it gets."""
-    if width is None:
-        return line(row, Words(redacted=redacted))
-    from rich.cells import cell_len, set_cell_size
+def fitting_lines(row: Row, redacted: bool, width: int | None) -> Iterator[str]:
+    """The row in lines of at most `width` columns: one if it fits, else one for each answer too. None: one line."""
+    if width is None or _fits(line(row, Words(_NARROWER[0], redacted)), width):
+        yield line(row, Words(redacted=redacted) if width is None else Words(_NARROWER[0], redacted))
+        return
+    head = f"{row.entry.seconds:>9.4f}  {row.name:<{NAME_WIDTH}}  "
+    yield _fitted(head, row.entry.message, redacted, width)
+    for answer in row.entry.answers:
+        yield _fitted(" " * (len(head) - len(ARROW)) + ARROW, answer, redacted, width)
+
+
+def _fits(text: str, width: int) -> bool:
+    from rich.cells import cell_len
+
+    return cell_len(text) <= width
+
+
+def _fitted(head: str, message: m.Message, redacted: bool, width: int) -> str:
+    """A line with texts as long as fit, cut where none do."""
+    from rich.cells import set_cell_size
 
     shown = ""
     for most in _NARROWER:
-        shown = line(row, Words(most, redacted))
-        if cell_len(shown) <= width:
+        shown = head + Words(most, redacted).describe(message)
+        if _fits(shown, width):
             return shown
     return set_cell_size(shown, max(width, LEAST_WIDTH) - 1).rstrip() + "…"
 

@@ -22,7 +22,7 @@ from grimboost.log import MAGIC, Log, LogEntry, LogHeader, frame
 from grimboost.log_following import LogParser, follow
 from grimboost.message_text import KINDS, TEXT, Words
 from grimboost.redaction import redact
-from grimboost.timeline import Filter, Timeline, extent, fitting_line
+from grimboost.timeline import Filter, Timeline, extent, fitting_lines
 
 NAMES = sorted(path.stem for path in LOGS.glob("*.grimlog"))
 SLIPS = str(LOGS / "slips.grimlog")
@@ -347,12 +347,17 @@ def test_lines_fit_the_terminal_and_keep_their_columns() -> None:
     timeline = Timeline(log.header)
     for entry in log:
         row = timeline.row(entry)
-        whole = fitting_line(row, False, None)
+        [whole] = fitting_lines(row, False, None)
         for width in (40, 80, 120, 200):
-            line = fitting_line(row, False, width)
-            assert _cells(line) <= width
-            assert line[:27] == whole[:27]
-            assert line.endswith("…") or type(entry.message).__name__ in line
+            first, *others = fitting_lines(row, False, width)
+            assert all(_cells(line) <= width for line in (first, *others))
+            assert first[:27] == whole[:27]
+            assert first.endswith("…") or type(entry.message).__name__ in first
+            if others:  # too long for one line: each answer has its own
+                assert len(others) == len(entry.answers)
+                for answer, line in zip(entry.answers, others, strict=True):
+                    assert line.startswith(" " * 20 + "   ->  ")
+                    assert line.endswith("…") or type(answer).__name__ in line
 
 
 def _cells(text: str) -> int:
@@ -399,7 +404,8 @@ def test_a_redacted_log_shows_lengths_and_no_text() -> None:
     log = open_log("slips")
     timeline = Timeline(log.header)
     for entry in log:
-        assert '"' not in fitting_line(timeline.row(entry), True, None)
+        [line] = fitting_lines(timeline.row(entry), True, None)
+        assert '"' not in line
     assert Words(redacted=True).quote(b"secret") == "[6 bytes]"
 
 
