@@ -135,18 +135,25 @@ class TargetMemory:
         self._curve = curve
         self._by_pass: dict[tuple[int, tuple[int, ...]], float] = {}
         self._by_rows: dict[int, list[float]] = {}
-        slot, alone = _Slot(self.tree, grows=True), True
-        for exchange in self.exchanges:
+        self.row_invariant, self.alone = row_invariant, True
+        self.learn(self.exchanges)
+
+    @property
+    def any_order(self) -> bool:
+        """Whether a choice depends on what stands before its row alone."""
+        return self.row_invariant and self.alone
+
+    def learn(self, all_exchanges: Iterable[Exchange]) -> None:
+        """Take in the answers of one generation; of another one, it has to be the same target's."""
+        slot = _Slot(self.tree, grows=True)
+        for exchange in all_exchanges:
             if isinstance(exchange.request, m.PassRequested):
                 nodes = slot.feed(exchange.request)
                 if isinstance(exchange.answer, m.PassReturned):
-                    self._learn(exchange, nodes)
-                    alone = alone and exchange.answer.batch_slots <= 1
-        self.any_order = row_invariant and alone
-        """Whether a choice depends on what stands before its row alone."""
-        self.alone = alone
+                    self._note(exchange, nodes)
+                    self.alone = self.alone and exchange.answer.batch_slots <= 1
 
-    def _learn(self, exchange: Exchange, nodes: list[int | None]) -> None:
+    def _note(self, exchange: Exchange, nodes: list[int | None]) -> None:
         request = exchange.request
         for node, choice in zip(nodes, exchange.answer.choices, strict=True):
             assert node is not None
@@ -220,11 +227,16 @@ class DrafterMemory:
     def __init__(self, entries: list[LogEntry]) -> None:
         self.exchanges = exchanges(entries, DRAFTER)
         self.by_question: dict[bytes, Exchange] = {}
+        self.learn(self.exchanges)
+
+    def learn(self, all_exchanges: Iterable[Exchange]) -> None:
+        """Take in the answers of one generation; of another one, it has to be the same drafter's."""
         questions = _Questions()
-        for exchange in self.exchanges:
+        for exchange in all_exchanges:
             question = questions.next(exchange.request)
-            if exchange.answer is not None:
-                self.by_question.setdefault(question, exchange)
+            known = self.by_question.get(question)
+            if known is None or known.answer is None:
+                self.by_question[question] = exchange
 
 
 class _Questions:
@@ -274,10 +286,12 @@ class DrafterAsker:
         if recorded is not None and recorded.answer is not None:
             return Answer(_addressed(recorded.answer, request), recorded.seconds)
         found = self._memory.by_question.get(question)
-        if found is not None:
+        if found is not None and found.answer is not None:
             return Answer(_addressed(found.answer, request), found.seconds, False)
         if recorded is not None:
             return Answer(None, recorded.seconds)
+        if found is not None:
+            return Answer(None, found.seconds, False)
         raise NotRecorded("the drafter was never asked to go on here, by so many bytes")
 
 
