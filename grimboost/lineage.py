@@ -9,7 +9,7 @@ Names derive from lineage, not from a counter over the whole log: `verifier#17` 
 `verifier#17.0` its first answer. They are the same however concurrent stages took turns.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 
 import msgspec
 from msgspec import Struct
@@ -34,7 +34,20 @@ _WORKERS_ANSWERS: dict[type[m.Message], tuple[type[m.Message], ...]] = {
 _SENDERS = {(edge.message, edge.receiver): edge for edge in EDGES}
 """Each kind of message has one sender for each receiver."""
 
-_ROUTES = {stage: routes(stage) for stage in STAGES}
+Lane = tuple[str, str, bool]
+"""Sender, receiver, and whether the sender waits for room."""
+
+_LANES: dict[tuple[str, type[m.Message]], tuple[Lane, ...]] = {
+    (stage, message): tuple(
+        (stage, edge.receiver, edge.blocks) for edge in edges if edge.receiver in {*STAGES, CLIENT}
+    )
+    for stage in STAGES
+    for message, edges in routes(stage).items()
+}
+"""Where an answer of a stage goes within the generation."""
+
+_ASKING = {(edge.sender, edge.message) for edge in EDGES if edge.receiver not in {*STAGES, CLIENT, ENGINE}}
+"""Answers of stages that are requests to a worker."""
 
 
 class Origin(Struct, frozen=True):
@@ -61,8 +74,8 @@ class Lineage:
         self.effects: dict[Origin, list[int]] = {}
         """Message -> entries that received it or its answer."""
         self._inputs = dict.fromkeys((*STAGES, CLIENT), 0)
-        self._lanes: dict[tuple[str, str, bool], deque[tuple[m.Message, Origin]]] = {}
-        self._asked: dict[tuple[str, type[m.Message]], deque[tuple[m.Message, Origin]]] = {}
+        self._lanes: defaultdict[Lane, deque[tuple[m.Message, Origin]]] = defaultdict(deque)
+        self._asked: defaultdict[tuple[str, type[m.Message]], deque[tuple[m.Message, Origin]]] = defaultdict(deque)
         self._delivery = Delivery()
         self._exhausted = False
         self.broken: str | None = None
@@ -170,13 +183,12 @@ class Lineage:
 
     def _send(self, entry: LogEntry) -> None:
         for place, answer in enumerate(entry.answers):
-            origin = Origin(entry.sequence, place)
-            for edge in _ROUTES[entry.stage].get(type(answer), ()):
-                if edge.receiver in STAGES or edge.receiver == CLIENT:
-                    key = (entry.stage, edge.receiver, edge.blocks)
-                    self._lanes.setdefault(key, deque()).append((answer, origin))
-                elif edge.receiver != ENGINE:
-                    self._asked.setdefault((entry.stage, type(answer)), deque()).append((answer, origin))
+            sent = answer, Origin(entry.sequence, place)
+            key = entry.stage, type(answer)
+            for lane in _LANES.get(key, ()):
+                self._lanes[lane].append(sent)
+            if key in _ASKING:
+                self._asked[key].append(sent)
 
 
 def _number(message: m.Message) -> int | None:

@@ -164,22 +164,29 @@ class GateStage:
 
     def _reason(self, one: _Waiting, more: int = 0) -> str | None:
         """Why a span has to be verified, if `more` others are released before it."""
+        if shut := self._shut():
+            return shut
         config, end = self._config, one.offset + len(one.span.data)
-        unverified = len(self._ends) + more + 1
-        ways = (
-            ("never", config.release == "never"),
-            ("sampling", not config.greedy),
-            ("certificate", config.release == "certified" and not self._certified),
-            ("doubt", self._frontier < self._doubt_until or self._alone),
-            ("anchor", end > self._anchor),
-            (
-                "cap",
-                end - self._frontier > config.max_unverified_bytes or unverified > config.max_unverified_tokens,
-            ),
-            ("incomplete", not one.span.whole),
-            ("confidence", one.confidence < self._threshold),
-        )
-        return next((reason for reason, holds in ways if holds), one.held)
+        if end > self._anchor:
+            return "anchor"
+        if end - self._frontier > config.max_unverified_bytes:
+            return "cap"
+        if len(self._ends) + more + 1 > config.max_unverified_tokens:
+            return "cap"
+        if not one.span.whole:
+            return "incomplete"
+        return "confidence" if one.confidence < self._threshold else one.held
+
+    def _shut(self) -> str | None:
+        """Why nothing may be shown now, whatever it is."""
+        config = self._config
+        if config.release == "never":
+            return "never"
+        if not config.greedy:
+            return "sampling"
+        if config.release == "certified" and not self._certified:
+            return "certificate"
+        return "doubt" if self._frontier < self._doubt_until or self._alone else None
 
     def _release(self, spans: list[m.Span]) -> list[m.Message]:
         if not spans:
