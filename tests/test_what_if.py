@@ -22,11 +22,13 @@ from grimboost.counterfactual import Counterfactual, Memory, Step
 from grimboost.errors import LogError, MisuseError
 from grimboost.known_answers import NotRecorded, Unasked, exchanges
 from grimboost.log import Log
+from grimboost.message_lanes import alike
 from grimboost.parameters import parameters
 from grimboost.resolution import Clearance, resolve_stages
 from grimboost.stages.configuration import CascadeConfig, CostCurve, GateConfig, StageConfigs, TrustConfig
 from grimboost.what_if import Changes, WhatIfs, changed, what_if
-from grimboost.wiring import DRAFTER, VERIFIER
+from grimboost.what_if_figures import figures
+from grimboost.wiring import CASCADE, DRAFTER, REVEALER, VERIFIER
 
 FOLDER = Path(__file__).parent / "logs"
 LOGS = sorted(FOLDER.glob("*.grimlog"))
@@ -221,14 +223,36 @@ def test_where_all_answers_are_known_the_answer_is_the_whole_rerun(pair) -> None
     other = changed(log, changes)
     assert other is not None
     rerun = world.run(other)
-    memory = Memory(log)
-    passes, drafts = exchanges(rerun.entries, VERIFIER), exchanges(rerun.entries, DRAFTER)
-    memory.target.learn(passes)
-    memory.drafter.learn(drafts)
+    memory = known_to_all(log, rerun)
     run = Counterfactual(log, other, memory).run()
     assert_is_beginning_of(run, rerun)
     if run.end is not None:  # then for another reason, or for an answer that came too late in the rerun, too
-        assert "evidence" in run.end or any(one.answer is None for one in (*passes, *drafts))
+        late = [one for stage in (VERIFIER, DRAFTER) for one in exchanges(rerun.entries, stage)]
+        assert "evidence" in run.end or any(one.answer is None for one in late)
+
+
+def known_to_all(log: Log, rerun: TimedDriver) -> Memory:
+    """What both runs know."""
+    memory = Memory(log)
+    memory.target.learn(exchanges(rerun.entries, VERIFIER))
+    memory.drafter.learn(exchanges(rerun.entries, DRAFTER))
+    return memory
+
+
+@settings(deadline=None, max_examples=300)
+@given(pairs(), st.randoms(use_true_random=False), st.sampled_from([0.05, 0.2]))
+def test_whatever_is_not_known_nothing_is_guessed(pair, chance, share) -> None:
+    """As before, but some choices of the target are forgotten."""
+    world, changes = pair
+    log = world.run(world.configs).recorded()
+    other = changed(log, changes)
+    assert other is not None
+    rerun = world.run(other)
+    memory = known_to_all(log, rerun)
+    for node in list(memory.target.choices):
+        if chance.random() < share:
+            del memory.target.choices[node]
+    assert_is_beginning_of(Counterfactual(log, other, memory).run(), rerun)
 
 
 @settings(deadline=None, max_examples=150)
@@ -416,19 +440,45 @@ def test_a_torn_log_is_answered_to_its_end() -> None:
 
 
 def test_what_a_client_that_cancelled_would_have_done_nobody_knows() -> None:
-    def run(threshold):
-        world = _Fixed(lambda prefix: 2 + len(prefix) % 2, b"abbabab" * 9, CostCurve())
-        return world.run(threshold)
+    world = wrong_at_three()
+    log, rerun = world.run(0.95).recorded(), world.run(0.1)
+    at = (rerun.entries[-1].seconds + rerun.entries[0].seconds) / 2
+    kept = [one for one in log if one.seconds < at]
+    cancel = replace(kept[-1], seconds=at, stage=CASCADE, message=m.CancelRequested(), answers=())
+    memory = known_to_all(log, rerun)
+    run = Counterfactual(Log(log.header, [*kept, cancel], None), changed_to(log, 0.1), memory).run()
+    assert run.end is not None and "the client cancelled here" in run.end
+    assert run.steps[-1].seconds <= at
+    assert_is_beginning_of(run, rerun)
 
-    log = run(0.95).recorded()
-    at = log.entries[len(log.entries) // 2].seconds
-    driver = run(0.95)
-    entries, cut = driver.entries, next(place for place, one in enumerate(driver.entries) if one.seconds > at)
-    kept = [*entries[:cut], replace(entries[cut], stage="cascade", message=m.CancelRequested(), answers=())]
-    cancelled = Log(log.header, kept, None)
-    run_ = Counterfactual(cancelled, changed(cancelled, Changes(threshold=0.1))).run()
-    assert run_.end is not None
-    assert run_.steps[-1].seconds <= at + 1.0
+
+def changed_to(log: Log, threshold: float) -> StageConfigs:
+    other = changed(log, Changes(threshold=threshold))
+    assert other is not None
+    return other
+
+
+def test_why_the_gate_decides_so_is_no_other_answer() -> None:
+    span, other = m.Span(1, b"a", 0.9), m.Span(2, b"b", 0.9)
+
+    def spans(one: m.Span, reason: str) -> m.Spans:
+        return m.Spans(0, 0, 0, (m.GatedSpan(one, m.Decision.VERIFY, reason),))
+
+    assert alike([spans(span, "confidence")], [spans(span, "behind")])
+    assert not alike([spans(span, "behind")], [spans(other, "behind")])
+    assert not alike([spans(span, "behind")], [])
+
+
+@pytest.mark.parametrize("name", ["slips", "retracted", "takeover"])
+def test_figures_up_to_a_commit_know_nothing_of_what_comes_behind(name: str) -> None:
+    log = log_of(name)
+    run = Counterfactual(log, log.header.stages).run()
+    shown = [place for place, one in enumerate(log) if one.stage == REVEALER and isinstance(one.message, m.Commit)]
+    assert len(shown) == len(run.marks)
+    for mark, place in zip(run.marks, shown, strict=True):
+        cut = Counterfactual(Log(log.header, log.entries[: place + 1], None), log.header.stages).run()
+        upto = next(one for one in cut.marks if one.counts == mark.counts)
+        assert figures(cut, upto) == figures(run, mark)
 
 
 def test_with_another_certificate_only_the_judged_spans_are_said() -> None:
