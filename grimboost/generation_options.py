@@ -24,7 +24,7 @@ def _all(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
     return decorate
 
 
-def _plugin(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+def plugin_option(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
     """An import path may lead to a module in the current folder."""
     if any(":" in one for one in ([value] if isinstance(value, str) else value or ())):
         from grimboost.plugins import look_here
@@ -35,7 +35,7 @@ def _plugin(context: click.Context, parameter: click.Parameter, value: Any) -> A
 
 gate_option = click.option(
     "--gate",
-    callback=_plugin,
+    callback=plugin_option,
     metavar="RULE",
     help="A gate rule: a plug-in's name or package.module:name. It may hold back what would be shown unchecked.",
 )
@@ -50,7 +50,7 @@ model_options = _all(
         "--target",
         default="smollm2-135m",
         show_default=True,
-        callback=_plugin,
+        callback=plugin_option,
         help="Alias, local directory, plug-in (its name or package.module:name) or hub id.",
     ),
     click.option(
@@ -77,7 +77,7 @@ model_options = _all(
         "--drafter",
         default="lookup",
         show_default=True,
-        callback=_plugin,
+        callback=plugin_option,
         metavar="[lookup|none|PLUG-IN]",
         help="What proposes bytes: a lookup in prompt and output, nothing, or a plug-in: its name ('grimboost "
         "plugins' lists them) or package.module:name.",
@@ -93,7 +93,7 @@ model_options = _all(
     click.option(
         "--instrument",
         multiple=True,
-        callback=_plugin,
+        callback=plugin_option,
         metavar="PLUG-IN",
         help="Let an instrument watch: a plug-in's name or package.module:name; may be given several times.",
     ),

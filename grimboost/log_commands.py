@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from grimboost.errors import MisuseError
+from grimboost.generation_options import plugin_option
 
 _LOG = click.Path(path_type=Path)
 
@@ -21,7 +22,12 @@ def _json(text: str) -> Callable[[Any], Any]:
 
 @click.command("replay")
 @click.argument("logs", nargs=-1, required=True, type=_LOG, metavar="LOG...")
-@click.option("--gate", metavar="RULE", help="The gate rule that the log was made with, if it names one.")
+@click.option(
+    "--gate",
+    callback=plugin_option,
+    metavar="RULE",
+    help="The gate rule that the log was made with, if it names one.",
+)
 @_json("Print one JSON object for each log.")
 def replay_command(logs: tuple[Path, ...], gate: str | None, as_json: bool) -> None:
     """Run the stages again on each LOG, without model, and check that every answer is the same."""
