@@ -8,7 +8,7 @@ at once.
 """
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -61,7 +61,8 @@ class Sample:
         """One more."""
         self.count += 1
         self.total += value
-        self.greatest = max(self.greatest, value)
+        if value > self.greatest:  # noqa: PLR1730  (max() takes longer, and this is called often)
+            self.greatest = value
         self.latest.append(value)
 
     def spread(self) -> Spread | None:
@@ -115,8 +116,8 @@ class Profiler(Instrument):
         self._generations = 0
         self._stages = {name: _Stage() for name in STAGE_NAMES}
         self._ended = dict.fromkeys(STAGE_NAMES, ActorStatistics(0, 0))
-        self._workers: dict[str, _Worker] = {}
-        self._passes: dict[tuple[str, int], _Passes] = {}
+        self._workers = defaultdict[str, _Worker](_Worker)
+        self._passes = defaultdict[tuple[str, int], _Passes](_Passes)
         self._client = ClientProfile()
         self._took: dict[int, float] = {}
         self._intervals: list[Interval] = []
@@ -198,7 +199,7 @@ class Profiler(Instrument):
     def _take_batch(self, batch: Batch) -> None:
         if self._first is None or batch.end <= self._first:
             return
-        worker = self._workers.setdefault(batch.worker, _Worker())
+        worker = self._workers[batch.worker]
         worker.busy += batch.end - batch.begin
         worker.waiting += max(0.0, batch.begin - max(batch.idle, self._first))
         worker.ended = batch.end
@@ -215,7 +216,7 @@ class Profiler(Instrument):
     def _take_passes(self, worker: _Worker, batch: Batch) -> None:
         for one in passes_of(batch.work):
             worker.rows.add(one.rows)
-            self._passes.setdefault((one.kind, (one.rows - 1).bit_length()), _Passes()).add(one)
+            self._passes[one.kind, (one.rows - 1).bit_length()].add(one)
 
     def _note(self, begin: float, end: float, layer: int) -> None:
         self._intervals.append((max(_ns(begin), self._upto), _ns(end), layer))

@@ -7,9 +7,11 @@ import logging
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import anyio
 import pytest
+from draw_trace import picture
 from scripted import (
     TEXTS,
     Target,
@@ -326,3 +328,11 @@ def test_the_check_can_fail() -> None:
     ):
         with pytest.raises(AssertionError):
             check(wrong)
+
+
+def test_the_picture_shows_tracks_arrows_and_the_counter(tmp_path: Path) -> None:
+    root = ElementTree.fromstring(picture(traced(tmp_path / "trace.json", **STREAMING)))
+    space = "{http://www.w3.org/2000/svg}"
+    words = {text.text for text in root.iter(f"{space}text")}
+    assert {"client", "gate", "target worker", "unverified bytes"} <= words
+    assert len([path for path in root.iter(f"{space}path") if path.get("marker-end")]) > 1
