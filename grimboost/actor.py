@@ -32,11 +32,11 @@ class Outlet(Protocol):
 
 
 class ActorStatistics(Struct, frozen=True):
-    """Messages in and out since the start, and seconds: deciding and sending, waiting for room, waiting for a message
-    (or for a turn on the event loop), and from its beginning to its end or to now.
+    """Messages in and out since the start, and seconds: deciding and sending, waiting for room, waiting for a
+    message (or for a turn on the event loop), and from its beginning to its end or to now.
 
-    A wait counts when it is over; `full_seconds` is how long the one for room has lasted that is not. Those that were
-    received had lain in the mailbox for `queued_seconds` together, and `queue` lie there now.
+    A wait counts when it is over; `full_seconds` is how long the one for room has lasted that is not. Those
+    that were received had lain in the mailbox for `queued_seconds` together, and `queue` lie there now.
     """
 
     received: int

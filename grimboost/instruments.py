@@ -1,9 +1,9 @@
 """Hooks into a running engine: what each stage and worker did, and when. Nobody pays for what nobody measures.
 
-An instrument is any object that has one or more of the methods of `Instrument`, plain functions that return soon:
-the event loop or a model's thread waits for them. Where a hook has no listener it costs one lookup. One that raises
-is removed and logged; it never breaks a run. All times are seconds of `time.perf_counter()`. Hooks know nothing of
-what is done with them.
+An instrument is any object that has one or more of the methods of `Instrument`, plain functions that return
+soon: the event loop or a model's thread waits for them. Where a hook has no listener it costs one lookup. One
+that raises is removed and logged; it never breaks a run. All times are seconds of `time.perf_counter()`. Hooks
+know nothing of what is done with them.
 """
 
 import inspect
@@ -98,8 +98,8 @@ class Hook(NamedTuple):
 class Instruments:
     """Those that listen. Each hook is an attribute: empty, or what to call with `tell`.
 
-    They can be added and removed in any thread, also while the hooks are called; a call that is under way may still
-    reach one that was removed.
+    They can be added and removed in any thread, also while the hooks are called; a call that is under way may
+    still reach one that was removed.
     """
 
     def __init__(self, instruments: Iterable[object] = ()) -> None:

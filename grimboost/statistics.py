@@ -179,9 +179,9 @@ class Totals(Struct, frozen=True):
 class EngineStatistics(Struct, frozen=True):
     """A snapshot: generations that run, slots that they hold, work done by each worker, what ended ones came to.
 
-    `stages` are sums over all generations, ended ones and those that run. `finished` counts ended ones by reason. The
-    histograms count since the engine began: until the first byte, between two chunks, whole generations. The spreads
-    are over what was timed last, `RECENT` values of each at most.
+    `stages` are sums over all generations, ended ones and those that run. `finished` counts ended ones by
+    reason. The histograms count since the engine began: until the first byte, between two chunks, whole
+    generations. The spreads are over what was timed last, `RECENT` values of each at most.
     """
 
     generations: int
