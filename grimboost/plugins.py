@@ -181,5 +181,9 @@ def _told(error: BaseException) -> str:
 
 
 def load_all(kind: Kind, plugins: Sequence[object | str]) -> list[Any]:
-    """Each as it is, or loaded where it is a reference."""
-    return [load_plugin(kind, one) if isinstance(one, str) else one for one in plugins]
+    """Each as it is, or loaded where it is a reference. Raises `MisuseError` for what is none."""
+    made = [load_plugin(kind, one) if isinstance(one, str) else one for one in plugins]
+    for one, given in zip(made, plugins, strict=True):
+        if one is given:
+            check_interface(kind, one)
+    return made

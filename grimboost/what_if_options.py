@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from grimboost.errors import MisuseError
+from grimboost.generation_options import plugin_option
 
 MOST_VALUES = 200
 """Configurations of one command."""
@@ -93,7 +94,12 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("what-if")
 @click.argument("log", type=click.Path(path_type=Path))
 @_options
-@click.option("--gate", metavar="RULE", help="The gate rule that the log was made with, if it names one.")
+@click.option(
+    "--gate",
+    callback=plugin_option,
+    metavar="RULE",
+    help="The gate rule that the log was made with, if it names one.",
+)
 @click.option(
     "--plot",
     type=click.Path(path_type=Path),

@@ -391,6 +391,8 @@ class Shout:
 def test_objects_are_looked_at_too_before_anything_runs() -> None:
     with pytest.raises(MisuseError, match=r"the drafter Shout has no method begin\(\)"):
         make_engine(drafter=Shout())  # type: ignore[arg-type]
+    with pytest.raises(MisuseError, match=r"the instrument Shout has none of the hooks"):
+        make_engine(instruments=[Shout()])
     with pytest.raises(MisuseError, match=r"the gate Shout has no method hold\(offset, span, confidence, tail\)"):
         make_engine(gate=Shout())
 
