@@ -32,9 +32,10 @@ from grimboost.wiring import CASCADE, DRAFTER, REVEALER, VERIFIER
 
 FOLDER = Path(__file__).parent / "logs"
 LOGS = sorted(FOLDER.glob("*.grimlog"))
+COSTLY = CostCurve((1, 2, 4, 8, 16), (1.0, 1.25, 1.5, 2.5, 5.0))
 CURVES = (
     CostCurve(),
-    CostCurve((1, 2, 4, 8, 16), (1.0, 1.25, 1.5, 2.5, 5.0)),
+    COSTLY,
     CostCurve((1, 2, 4), (1.0, 2.0, 4.0)),
 )
 
@@ -203,7 +204,7 @@ def assert_is_beginning_of(run: Counterfactual, rerun: TimedDriver) -> None:
         assert [slip for one in said for slip in one.slips] == slips
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=250)
 @given(pairs())
 def test_another_configuration_is_answered_as_a_rerun_shows(pair) -> None:
     world, changes = pair
@@ -390,7 +391,7 @@ def wrong_at_three() -> _Fixed:
         return VOCABULARY.ids[b"a" if len(prefix) % 2 else b" "]
 
     drafted = b" a b" + b" a" * 20
-    return _Fixed(next_token, drafted, CostCurve((1, 2, 4, 8, 16), (1.0, 1.25, 1.5, 2.5, 5.0)))
+    return _Fixed(next_token, drafted, COSTLY)
 
 
 def test_where_texts_can_be_taken_back_the_answer_comes_to_the_end() -> None:
@@ -437,6 +438,16 @@ def test_a_torn_log_is_answered_to_its_end() -> None:
     answer = what_if(torn)
     assert answer.as_recorded
     assert answer.end is not None and "the log ends" in answer.end
+
+
+def test_whichever_choice_is_not_known_nothing_is_guessed() -> None:
+    """Also where it is the target's own behind a block that was accepted whole, and nobody has to compare it."""
+    world = _Fixed(lambda prefix: VOCABULARY.ids[b"a" if len(prefix) % 2 else b" "], b" a" * 3, COSTLY)
+    log, rerun = world.run(0.95).recorded(), world.run(0.1)
+    for node in known_to_all(log, rerun).target.choices:
+        memory = known_to_all(log, rerun)
+        del memory.target.choices[node]
+        assert_is_beginning_of(Counterfactual(log, changed_to(log, 0.1), memory).run(), rerun)
 
 
 def test_what_a_client_that_cancelled_would_have_done_nobody_knows() -> None:
