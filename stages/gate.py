@@ -39,6 +39,10 @@ class _Waiting(NamedTuple):
     confidence: float
     held: str | None = None
 
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.span.data)
+
 
 class GateStage:
     """Turns drafts into decided spans; drops those of an older epoch."""
@@ -48,8 +52,8 @@ class GateStage:
     def __init__(self, config: GateConfig, rule: GateRule | None = None) -> None:
         self._config = config
         self._rule = rule
-        # a draft may begin anew before what is shown, and a rule is told what stands before each of its spans
-        self._keeps = TAIL if rule is None else TAIL_BYTES + config.max_unverified_bytes
+        # what is released and not committed, and before it what a character, or a rule, may need
+        self._keeps = config.max_unverified_bytes + (TAIL if rule is None else TAIL_BYTES)
         self._epoch = 0
         self._done = False
         self._streaming = config.mode == "streaming"
@@ -61,6 +65,7 @@ class GateStage:
         self._waiting: deque[_Waiting] = deque()
         self._committed_tail = b""  # last committed bytes
         self._tail = b""  # last bytes before `_position`: a character may go on behind them
+        self._overtaken = 0  # drafts that know of no commit up to here go on behind contradicted ones
         self._void = False  # the epoch is new, and what still stands has not been said yet
         self._anchor = config.anchor_bytes
         self._doubt_until = 0
@@ -100,7 +105,10 @@ class GateStage:
         while self._waiting and self._waiting[-1].offset >= draft.offset:
             self._waiting.pop()  # the drafter has begun anew
         graded = self._graded(draft)
-        self._waiting.extend(graded)
+        if self._stands_on(draft):
+            self._waiting.extend(graded)
+        else:  # a verdict said otherwise while it was under way: it comes again, and what goes on behind it
+            self._overtaken = max(self._overtaken, self._frontier)
         before = self._released_to
         released = self._release(self._next())
         spans = self._explained(graded, before)
@@ -119,19 +127,29 @@ class GateStage:
             at, text = end, (text + span.data)[-self._keeps :]
         return graded
 
+    def _stands_on(self, draft: m.Draft) -> bool:
+        """Whether what of the draft lies before the frontier is what was committed there, and so for those before
+        it: whoever had not heard of a commit that contradicted one goes on behind it."""
+        if draft.frontier < self._overtaken:
+            return False
+        past = max(0, self._frontier - draft.offset)
+        data = b"".join(span.data for span in draft.spans)[:past] if past else b""
+        known = self._committed_tail[-past:][: len(data)] if past <= len(self._committed_tail) else None
+        return known == data
+
     def _before(self, offset: int) -> bytes:
         """The last output bytes before that offset: shown ones, and behind them those that wait."""
         past = self._position - offset
         if past > 0:
             return self._tail[: max(0, len(self._tail) - past)]
-        return self._tail + b"".join(one.span.data for one in self._waiting if one.offset >= self._position)
+        waiting = (one.span.data[max(0, self._position - one.offset) :] for one in self._waiting)
+        return self._tail + b"".join(waiting)
 
     def _explained(self, graded: list[_Waiting], before: int) -> tuple[m.GatedSpan, ...]:
         """A draft's spans, each with what was decided of it and why."""
         spans, blocked = [], False
         for one in graded:
-            at, span = one.offset, one.span
-            end = at + len(span.data)
+            at, span, end = one.offset, one.span, one.end
             if end <= self._released_to:
                 decision, reason = m.Decision.RELEASE, "confident" if end > before else "standing"
             else:
@@ -151,8 +169,8 @@ class GateStage:
         """Waiting spans from the released frontier on that nothing forbids, to the end of a whole character."""
         found: list[m.Span] = []
         at = self._position
-        while self._waiting and self._waiting[0].offset < at:
-            self._waiting.popleft()
+        while self._waiting and self._waiting[0].end <= at:
+            self._waiting.popleft()  # one that is committed in part stays: the rest may yet be contradicted
         for one in self._waiting:
             if one.offset != at or self._reason(one, len(found)) is not None:
                 break
@@ -166,7 +184,7 @@ class GateStage:
         """Why a span has to be verified, if `more` others are released before it."""
         if shut := self._shut():
             return shut
-        config, end = self._config, one.offset + len(one.span.data)
+        config, end = self._config, one.end
         if end > self._anchor:
             return "anchor"
         if end - self._frontier > config.max_unverified_bytes:
@@ -203,24 +221,32 @@ class GateStage:
 
     def _advance(self, message: m.Committed) -> list[m.Message]:
         data = b"".join(token.data for token in message.tokens)
+        overtaken = not self._void and self._contradicted(message.frontier - len(data), data)
         self._frontier = message.frontier
-        self._committed_tail = (self._committed_tail + data)[-self._keeps :]
+        self._committed_tail = (self._committed_tail + data)[-OVERTAKEN:]
         if self._void:
             self._restart(message)
-        if self._contradicted(message.frontier - len(data), data):
-            self._waiting.clear()  # drafted behind bytes that are not the output's; it comes again
+        if overtaken:  # drafted behind bytes that are not the output's; it comes again
+            self._waiting.clear()
+            self._overtaken = self._frontier
+            self._released_to = min(self._released_to, self._frontier)  # what was not shown yet is dropped
+            self._ends.clear()
         while self._ends and self._ends[0] <= self._frontier:
             self._ends.popleft()
         if self._released_to <= self._frontier:
-            self._tail = self._committed_tail
+            self._tail = self._committed_tail[-self._keeps :]
             self._anchor = self._frontier + self._config.anchor_bytes
         self._doubt_until, self._alone = message.doubt_until, message.alone > 0
         return self._release(self._next())
 
     def _contradicted(self, start: int, data: bytes) -> bool:
-        """Whether waiting spans say otherwise than `data` at that offset: a draft that a verdict overtook."""
+        """Whether released or waiting spans say otherwise than `data` at that offset: a verdict overtook them."""
+        released = max(0, self._released_to - start)
+        known = self._tail[-released:] if 0 < released <= len(self._tail) else b""
+        if known[: len(data)] != data[: len(known)]:
+            return True
         for one in self._waiting:
-            low, high = max(one.offset, start), min(one.offset + len(one.span.data), start + len(data))
+            low, high = max(one.offset, start), min(one.end, start + len(data))
             if one.offset >= start + len(data):
                 return False
             if (
@@ -245,6 +271,9 @@ class GateStage:
         while self._ends and self._ends[-1] > self._released_to:
             self._ends.pop()
 
+
+OVERTAKEN = 1024
+"""Bytes: of a draft that verdicts have overtaken by more, nothing is shown."""
 
 TAIL = 3
 """Bytes of a character that may be there while it is not whole."""

@@ -139,6 +139,35 @@ def test_a_span_whose_context_a_verdict_has_contradicted_is_not_shown():
     assert released(stage.receive(m.Committed(0, 2, (m.PathToken(1, b"NO"),), 50))) == b""
 
 
+def commit(frontier, *texts):
+    return m.Committed(0, frontier, tuple(m.PathToken(1, text) for text in texts), 50)
+
+
+def test_a_span_of_which_the_head_is_committed_may_still_be_contradicted():
+    stage, _ = gate(None)
+    stage.receive(draft(0, b"abab", confidence=0.1))
+    stage.receive(draft(4, b"yes"))
+    stage.receive(commit(1, b"a"))
+    assert released(stage.receive(commit(4, b"BAB"))) == b""
+
+
+def test_nothing_goes_on_behind_a_draft_that_a_verdict_contradicted_on_its_way():
+    stage, rule = gate(None)
+    stage.receive(commit(2, b"no"))
+    assert released(stage.receive(draft(0, b"yes"))) == b""
+    assert released(stage.receive(draft(3, b" or")) + stage.receive(commit(3, b"t"))) == b""
+    assert released(stage.receive(draft(3, b"hing", frontier=3))) == b"hing"
+    assert rule.asked[-1] == (3, b"hing", 0.9, b"not")
+
+
+def test_what_was_released_and_contradicted_before_it_could_be_shown_is_not_built_on():
+    stage, rule = gate(None)
+    assert released(stage.receive(draft(0, b"yes"))) == b"yes"
+    stage.receive(commit(2, b"no"))
+    assert released(stage.receive(draft(2, b"t", frontier=2))) == b"t"
+    assert rule.asked[-1] == (2, b"t", 0.9, b"no")
+
+
 SPAN, HELD = m.Span(1, b"a", 0.9), m.Span(1, b"a", 0.9, held=True)
 RIGHT, WRONG = m.PathToken(1, b"a"), m.PathToken(2, b"b")
 
