@@ -27,6 +27,9 @@ from grimboost.stages.stage import undefined
 from grimboost.stages.stop_rules import StopRules, Taken
 from grimboost.stages.trust import Trust, TrustMachine
 
+OVERTAKEN = 1024
+"""Bytes: a release that verdicts have overtaken by more is dropped."""
+
 
 class State(StrEnum):
     """Life of the cascade stage."""
@@ -51,6 +54,7 @@ class CascadeStage:
         self._trust = TrustMachine(config.trust)
         self._released: tuple[m.Span, ...] = ()  # from the committed frontier on
         self._shown = 0  # output offset up to which bytes may have been shown
+        self._tail = b""  # last committed bytes
 
     @property
     def done(self) -> bool:
@@ -111,8 +115,11 @@ class CascadeStage:
         return [m.Reveal(offset, data, self._shown)]
 
     def _joining(self, message: m.Release, offset: int) -> Iterable[m.Span]:
-        """Spans from `offset` on: what lies before it a verdict has overtaken."""
+        """Spans from `offset` on. What lies before it a verdict has overtaken; if that says otherwise, none."""
         at = message.offset
+        overtaken = bytes_of(message.spans)[: max(0, offset - at)]
+        if not (self._tail + bytes_of(self._released)).endswith(overtaken):
+            return ()
         for place, span in enumerate(message.spans):
             if at >= offset:
                 return message.spans[place:] if at == offset else ()
@@ -135,6 +142,7 @@ class CascadeStage:
         audit = self._audit(verdict, offset)
         first = len(self._rules.ids)
         taken = self._rules.take(audit.tokens)
+        self._tail = (self._tail + taken.data)[-OVERTAKEN:]
         self._count(verdict, len(taken.tokens))
         slips: tuple[m.Slip, ...] = ()
         if self._config.streaming:

@@ -177,6 +177,17 @@ def test_a_release_is_shown_and_one_of_another_epoch_or_place_is_not():
     assert stage.receive(release(1, b"b", b"c", b"d")) == [m.Reveal(3, b"d", 4)]  # of that, d is new
 
 
+def test_a_release_that_a_verdict_overtook_is_shown_only_where_it_says_the_same():
+    """No draft was in the verdict's block, so the epoch is the same; what it committed still says otherwise."""
+    for wrong, right in ((b"x", b"a"), (b"ax", b"ab")):
+        stage = cascade(config=STANDS)
+        stage.receive(audit([], [right]))
+        overtaken = release(0, *(wrong[place : place + 1] for place in range(len(wrong))), b"c")
+        assert stage.receive(overtaken) == []
+        same = release(0, *(right[place : place + 1] for place in range(len(right))), b"c")
+        assert stage.receive(same) == [m.Reveal(len(right), b"c", len(right) + 1)]
+
+
 def test_shown_tokens_that_the_target_chose_are_counted_as_audited():
     stage = cascade(config=STANDS)
     stage.receive(release(0, b"a", b"b"))
