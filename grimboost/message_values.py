@@ -69,8 +69,8 @@ class DraftToken(Struct, frozen=True, array_like=True, gc=False):
 class Span(Struct, frozen=True, array_like=True, gc=False):
     """Candidate bytes of one presumptive target token, with the minimum confidence over its bytes.
 
-    Not `whole`: it ends where the drafter stopped for want of room, perhaps inside a token. `held`: a plug-in's rule
-    holds it back at the gate, so that what the target says of it is no evidence about spans that are shown.
+    Not `whole`: it ends where the drafter stopped for want of room, perhaps inside a token. `held`: a plug-in's
+    rule holds it back at the gate, so that what the target says of it is no evidence about spans that are shown.
     """
 
     id: int

@@ -122,8 +122,8 @@ def resolve(reference: str, progress: Progress | None = None) -> ResolvedModel:
 
     raise ModelReferenceError(
         f"the model reference {reference!r} is no directory here, no alias ({', '.join(_ALIASES)}), no plug-in "
-        f"({target_names()}) and no hub id (owner/name). A directory must hold safetensors with config.json, or one "
-        "GGUF file"
+        f"({target_names()}) and no hub id (owner/name). A directory must hold safetensors with config.json, or "
+        "one GGUF file"
     )
 
 

@@ -164,7 +164,7 @@ def line(row: Row, words: Words) -> str:
 
 
 def fitting_lines(row: Row, redacted: bool, width: int | None) -> Iterator[str]:
-    """The row in lines of at most `width` columns: one if it fits, else one for each answer too. None: one line."""
+    """The row in lines of at most `width` columns: one if it fits, else one for each answer too; None: one."""
     if width is None or _fits(line(row, Words(_NARROWER[0], redacted)), width):
         yield line(row, Words(redacted=redacted) if width is None else Words(_NARROWER[0], redacted))
         return

@@ -18,7 +18,7 @@ A, B, CANCELLED = 0, 1, 2
 
 
 async def live(order: tuple[int, int], folder: Path, drafter: Drafter | str | None = None) -> list[Log]:
-    """Logs of A, B and one that is cancelled between them; the worker is held so that it serves them in `order`."""
+    """Logs of A, B and one that is cancelled between them; a worker that is held serves them in `order`."""
     target, gate = Target(), Gate()
     target.on_step = gate
     paths = [folder / f"{which}.grimlog" for which in (A, B, CANCELLED)]
