@@ -199,18 +199,26 @@ class TargetAsker:
             return Answer(recorded.answer, recorded.seconds)
         if isinstance(request, m.ReleaseRequested):
             return Answer(m.Released(min(request.keep, before)), 0.0, False)
-        if recorded is not None:
-            return Answer(None, recorded.seconds)
-        if not isinstance(request, m.PassRequested) or not self._memory.any_order:
+        answer = self._from_prefixes(request, nodes)
+        if answer is None and recorded is None:
             raise NotRecorded(self._why())
+        waited = recorded.seconds if recorded is not None else 0.0
+        return Answer(None, waited) if answer is None else replace(answer, seconds=max(waited, answer.seconds))
+
+    def _from_prefixes(self, request: Asked, nodes: list[int | None]) -> Answer | None:
+        """What is known of a pass by what stands before its rows; None where that is nothing."""
+        if not isinstance(request, m.PassRequested) or not self._memory.any_order:
+            return None
         choices = tuple(UNASKED if node is None else self._memory.choices.get(node, UNASKED) for node in nodes)
         if choices and choices[0] is UNASKED:
-            raise NotRecorded(NEVER_ASKED)
+            return None
         seconds, rows = self._memory.seconds(request), len(request.tokens)
         returned = m.PassReturned(request.number, choices, len(self._slot), seconds, rows, 1)
         return Answer(returned, seconds, False)
 
     def _why(self) -> str:
+        if self._memory.any_order:
+            return NEVER_ASKED
         if not self._memory.alone:
             return "other generations were in the same passes, and nobody knows how many would be in this one"
         return (
