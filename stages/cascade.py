@@ -198,7 +198,7 @@ class CascadeStage:
                 released=self._released if stands and not agreed else (),
                 doubt_until=self._trust.doubt_until,
                 alone=self._trust.alone(len(self._rules.ids)),
-                slips=wrong,
+                slips=wrong if self._config.shown_stands else (),
             )
         )
         return answer
