@@ -1,6 +1,7 @@
 """The commands that read logs, as a person or a pipe meets them: in this process, whole where a pipe matters."""
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -310,7 +311,8 @@ def test_cascades_group_what_led_to_each_mismatch_and_what_followed() -> None:
 
 def test_cascades_say_what_was_taken_back_taken_over_and_trusted_again() -> None:
     retracted = ok("log", str(LOGS / "retracted.grimlog"), "--cascades")
-    assert any("6 bytes taken back, doubt until 52, trusted again at 0.0282 s" in line for line in retracted)
+    slip = r'slip at 18, .* the target chose " jumps": [1-9]\d* bytes taken back, doubt until 52, trusted again at \d'
+    assert any(re.match(slip, line) for line in retracted)
     assert any('mismatch at 35, drafted was " fnx", the target chose " fox"' in line for line in retracted)
     takeover = ok("log", str(LOGS / "takeover.grimlog"), "--cascades")
     assert any("takeover of 5 tokens, trusted again at" in line for line in takeover)
@@ -615,7 +617,7 @@ def test_diff_says_where_logs_part_and_what_followed() -> None:
     assert lines[0] == "configuration"
     assert "  stages.cascade.shown_stands: True | False" in lines
     assert "first divergent message: number 0 from the cascade to the gate" in lines
-    assert "  sent by cascade#5, which received the same in both" in lines
+    assert any(line.startswith("  sent by cascade#5, which received the same in both") for line in lines)
     assert "  outputs: differ from byte 18 on" in lines
     assert any(line.split() == ["tokens", "31", "20"] for line in lines)
 

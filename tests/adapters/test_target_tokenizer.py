@@ -214,7 +214,7 @@ def test_loading_and_using_it_imports_neither_torch_nor_transformers(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "module", ["engine", "generation", "target_service", "draft_service", "loading", "command_line", "replay"]
+    "module", ["engine", "generation", "target_service", "draft_service", "loading", "command_line", "replaying"]
 )
 def test_the_engine_is_imported_without_torch_and_transformers(module: str) -> None:
     program = (
