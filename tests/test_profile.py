@@ -199,6 +199,10 @@ def test_nothing_ran() -> None:
 # ---------------------------------------------------------------- of an engine
 
 
+SWITCH = 1e-3
+"""Seconds that a change of threads between two readings of the clock may take; runs of some 10 ms need it."""
+
+
 async def timed(actor: Actor, inner: Any, walls: dict[str, float]) -> None:
     begin = time.perf_counter()
     try:
@@ -212,8 +216,8 @@ def check_sums(profile: Profile, walls: dict[str, float]) -> None:
     assert {stage.name for stage in profile.stages} == set(walls)
     for stage in profile.stages:
         parts = stage.busy_seconds + stage.waiting_seconds + stage.blocked_seconds
-        assert parts == pytest.approx(walls[stage.name], rel=0.03), stage
-        assert parts == pytest.approx(stage.wall_seconds, rel=0.03), stage
+        assert parts == pytest.approx(walls[stage.name], rel=0.03, abs=SWITCH), stage
+        assert parts == pytest.approx(stage.wall_seconds, rel=0.03, abs=SWITCH), stage
     o = profile.overlap
     five = o.both_seconds + o.target_seconds + o.drafter_seconds + o.stages_seconds + o.nobody_seconds
     assert five == pytest.approx(profile.wall_seconds, abs=1e-9)
@@ -355,7 +359,7 @@ def test_a_profile_can_be_made_while_it_runs_and_after_a_cancel() -> None:
         assert profile.limit.startswith("limited by ")
     for stage in after.stages:
         parts = stage.busy_seconds + stage.waiting_seconds + stage.blocked_seconds
-        assert parts == pytest.approx(stage.wall_seconds, rel=0.03)
+        assert parts == pytest.approx(stage.wall_seconds, rel=0.03, abs=SWITCH)
 
 
 def test_memory_is_bounded_and_sums_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
