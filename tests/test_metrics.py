@@ -56,6 +56,7 @@ def test_names_and_values_are_those_of_the_run() -> None:
             first, second = engine.generate(prompt()), engine.generate(prompt(1), **STREAMING)
             await collect(first)
             await collect(second)
+            before = engine.statistics().target.busy_seconds
             types, values = scrape(engine)
             assert {f"grimboost_{name}": kind for name, kind in VLLM.items()}.items() <= types.items()
             assert all(name.startswith("grimboost_") for name in types)
@@ -87,8 +88,8 @@ def test_names_and_values_are_those_of_the_run() -> None:
             )
             assert value(values, "time_to_first_token_seconds_count") == 2
             assert value(values, "e2e_request_latency_seconds_bucket", le="+Inf") == 2
-            busy = engine.statistics().target.busy_seconds
-            assert value(values, "worker_busy_seconds_total", worker="target") == busy > 0
+            busy = value(values, "worker_busy_seconds_total", worker="target")
+            assert 0 < before <= busy <= engine.statistics().target.busy_seconds  # the worker may still give back
             assert value(values, "certificate_open", domain="default", epsilon="0.001", delta="0.05") == 0
 
     run(main)
