@@ -161,6 +161,11 @@ class TargetMemory:
         self._by_pass.setdefault((request.keep, request.tokens), exchange.seconds)
         self._by_rows.setdefault(len(request.tokens), []).append(exchange.seconds)
 
+    @property
+    def timed(self) -> bool:
+        """Whether any pass came back: else nobody knows how long one takes, nor what would have come before it."""
+        return bool(self._by_rows)
+
     def seconds(self, request: m.PassRequested) -> float:
         """How long such a pass takes: as the same one did, else as those of as many rows, else by the curve."""
         same = self._by_pass.get((request.keep, request.tokens))
@@ -171,7 +176,7 @@ class TargetMemory:
             return median(alike)
         cost = self._curve.cost
         scales = [one / cost(rows) for rows, seconds in self._by_rows.items() for one in seconds]
-        return median(scales) * cost(len(request.tokens)) if scales else 0.0
+        return median(scales) * cost(len(request.tokens))
 
 
 class TargetAsker:
@@ -207,7 +212,7 @@ class TargetAsker:
 
     def _from_prefixes(self, request: Asked, nodes: list[int | None]) -> Answer | None:
         """What is known of a pass by what stands before its rows; None where that is nothing."""
-        if not isinstance(request, m.PassRequested) or not self._memory.any_order:
+        if not isinstance(request, m.PassRequested) or not self._memory.any_order or not self._memory.timed:
             return None
         choices = tuple(UNASKED if node is None else self._memory.choices.get(node, UNASKED) for node in nodes)
         if choices and choices[0] is UNASKED:
