@@ -110,7 +110,7 @@ class Actor:
         """Until the stage is done. The mailbox is closed on every way out, so nobody waits for this actor."""
         try:
             handled = 0
-            self._began = self._idle = idle = time.perf_counter()
+            self._began = self._idle = time.perf_counter()
             while not self._stage.done:
                 message = self.mailbox.receive_nowait()
                 if message is None:
@@ -119,16 +119,17 @@ class Actor:
                     await checkpoint()
                     handled = 0
                 handled += 1
-                idle = await self._handle(Elapsed() if message is None else message, idle)
+                await self._handle(Elapsed() if message is None else message)
         finally:
             self._ended = time.perf_counter()
             if self._idle is not None:
                 self._waiting += self._ended - self._idle
             self.mailbox.close()
 
-    async def _handle(self, message: Message, idle: float) -> float:
-        """Decide, record and send; `idle` is since when the stage waited. Returns when it is done."""
+    async def _handle(self, message: Message) -> None:
+        """Decide, record and send."""
         received = time.perf_counter()
+        idle = received if self._idle is None else self._idle
         self._waiting += received - idle
         self._idle = None
         queued, depth = self.mailbox.queued, len(self.mailbox)
@@ -160,7 +161,6 @@ class Actor:
                 depth,
             )
             self._instruments.tell(hooks, turn)
-        return sent
 
     async def _send(self, answers: list[Message]) -> None:
         for answer in answers:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from grimboost import messages as m
 from grimboost.log import LogEntry
-from grimboost.message_text import size_of
+from grimboost.stages.pieces import size_of
 from grimboost.wiring import VERIFIER
 
 

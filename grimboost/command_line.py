@@ -17,6 +17,7 @@ from grimboost.errors import FetchError, GrimboostError, MisuseError
 from grimboost.generation_options import (
     choice_options,
     model_options,
+    prompt_options,
     recording_options,
     streaming_options,
     trace_option,
@@ -34,8 +35,7 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("prompt", required=False)
-@click.option("--prompt-file", type=click.Path(), help="Read the prompt from a file, '-' for standard input.")
+@prompt_options
 @model_options
 @choice_options
 @recording_options
@@ -50,8 +50,7 @@ def generate(**options: Any) -> None:
 
 
 @cli.command()
-@click.argument("prompt", required=False)
-@click.option("--prompt-file", type=click.Path(), help="Read the prompt from a file, '-' for standard input.")
+@prompt_options
 @model_options
 @choice_options
 @recording_options

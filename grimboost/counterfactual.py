@@ -31,6 +31,7 @@ from grimboost.known_answers import (
     TargetMemory,
     unasked,
 )
+from grimboost.lineage import sender_of
 from grimboost.log import Log, LogEntry
 from grimboost.message_lanes import Lanes, alike
 from grimboost.replaying import fresh_stages
@@ -41,7 +42,6 @@ from grimboost.wiring import (
     CLIENT,
     DRAFTER,
     DRAFTER_WORKER,
-    EDGES,
     ENGINE,
     GATE,
     REVEALER,
@@ -52,7 +52,6 @@ from grimboost.wiring import (
 )
 
 _ROUTES = {stage: routes(stage) for stage in STAGES}
-_SENDERS = {(edge.message, edge.receiver): edge for edge in EDGES}
 _WORKERS = {DRAFTER: DRAFTER_WORKER, VERIFIER: TARGET_WORKER}
 
 
@@ -171,7 +170,7 @@ class Counterfactual:
 
     def _taken(self, entry: LogEntry) -> m.Message:
         """What this run has in the place of the entry's message."""
-        edge = _SENDERS.get((type(entry.message), entry.stage))
+        edge = sender_of(type(entry.message), entry.stage)
         found: m.Message | None = entry.message
         if edge is not None and (edge.sender in STAGES or isinstance(entry.message, m.Started)):
             found = self._lanes[entry.stage].take_from(edge.sender, edge.blocks)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from grimboost.log import Log
 from grimboost.log_difference import Divergence, LogDifference, Message, Outline, compare
 from grimboost.log_output import emit_json, emit_lines, note, note_torn, open_log
-from grimboost.message_difference import FieldDifference
+from grimboost.message_difference import FieldDifference, side
 from grimboost.message_text import Words, counted
 from grimboost.redaction import redacted, redacted_header
 from grimboost.wiring import STAGES
@@ -73,13 +73,9 @@ def _same(found: LogDifference) -> str:
 
 def _fields(fields: Sequence[FieldDifference]) -> Iterator[str]:
     for one in fields[:MOST_FIELDS]:
-        yield f"  {one.name}: {_side(one.one)} | {_side(one.other)}"
+        yield f"  {one.name}: {side(one.one)} | {side(one.other)}"
     if len(fields) > MOST_FIELDS:
         yield f"  {len(fields) - MOST_FIELDS} more"
-
-
-def _side(text: str | None) -> str:
-    return "nothing" if text is None else text
 
 
 def _divergent(found: Divergence, words: Words) -> Iterator[str]:

@@ -17,6 +17,7 @@ from grimboost.log import Log, LogEntry
 from grimboost.message_text import Words, counted, milliseconds, reach, slip_text, verdict_text
 from grimboost.output_views import output_of, views
 from grimboost.provenance import Provenance, Traced
+from grimboost.stages.pieces import bytes_of
 
 
 class Step(Struct, frozen=True):
@@ -78,7 +79,7 @@ class Explainer:
         return found
 
     def _taken_back_from(self, sequence: int) -> int:
-        entry = self.log.entries[sequence - self.log.header.first]
+        entry = self.log.entry(sequence)
         return next(event.offset for event in entry.answers if isinstance(event, m.Retracted))
 
     def _before(self, sequence: int) -> bytes:
@@ -97,7 +98,7 @@ class _Chain:
         self._traced = traced
         self._withdrawn: LogEntry | None = None
         if withdrawn_at is not None:
-            self._withdrawn = traced.log.entries[withdrawn_at - traced.log.header.first]
+            self._withdrawn = traced.log.entry(withdrawn_at)
         judge = traced.sender(self._withdrawn)
         self._found = Provenance(traced, offset, withdrawn_at, judge.sequence if judge else None)
         self._judge = self._found.commit if self._withdrawn is None else judge  # the cascade's entry that decided
@@ -153,7 +154,7 @@ class _Chain:
     def _draft(self, draft: LogEntry) -> None:
         drawn = self._found.drawn(draft)
         for entry in dict.fromkeys((drawn.entry.sequence if drawn else draft.sequence, draft.sequence)):
-            source = self._traced.log.entries[entry - self._traced.log.header.first]
+            source = self._traced.log.entry(entry)
             returned = source.message
             if not isinstance(returned, m.DraftReturned):
                 continue
@@ -163,7 +164,7 @@ class _Chain:
             again = "" if source is draft and drawn and drawn.entry is source else ", cut anew"
             statistics = _statistics(drawn.token) if drawn and drawn.entry is source else ""
             text = f"{counted(len(returned.spans), 'span')} in {milliseconds(returned.seconds)}"
-            data = b"".join(span.data for span in returned.spans)
+            data = bytes_of(returned.spans)
             self._add(
                 "draft",
                 source,
@@ -222,7 +223,7 @@ class _Chain:
         standing: Standing | None,
     ) -> None:
         """The passes and the verdict."""
-        data = b"".join(one.data for one in verdict.tokens)
+        data = bytes_of(verdict.tokens)
         if verifier is None:
             self._add("verdict", judge, verdict_text(verdict), verdict.frontier, data)
             return

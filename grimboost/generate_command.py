@@ -22,7 +22,7 @@ from grimboost.engine import Engine
 from grimboost.errors import GrimboostError, MisuseError
 from grimboost.generation import Generation, Result
 from grimboost.loading import Kernels
-from grimboost.measures import Measures, check_trace
+from grimboost.measures import Measures, check_file, check_trace
 from grimboost.messages import Chunk, ClientEvent, Done, FinishReason, Progress, Provisional, Retracted
 from grimboost.parameters import Options, Parameters, parameters
 from grimboost.profile import Profile
@@ -78,10 +78,8 @@ def run_generate(options: GenerateOptions) -> int:
     params, _ = parameters(None, options.params), options.recording
     if options.gate is not None and params.mode == "strict":
         raise MisuseError("gate has no meaning in mode 'strict'; choose mode 'streaming'")
-    if options.record is not None and not options.record.parent.is_dir():
-        raise MisuseError(f"cannot record to {options.record}: its folder does not exist")
-    if options.record is not None and (options.record.is_dir() or options.record.is_fifo()):
-        raise MisuseError(f"cannot record to {options.record}: it is no file")
+    if options.record is not None:
+        check_file(options.record, "record")
     check_trace(options.trace, options.record)
     if sys.stdout is None:
         raise MisuseError("standard output is closed; there is nowhere to write to")

@@ -45,6 +45,11 @@ def _number(name: str, kind: click.IntRange, default: int, text: str) -> Callabl
     return click.option(name, type=kind, default=default, show_default=True, metavar="N", help=text)
 
 
+prompt_options = _all(
+    click.argument("prompt", required=False),
+    click.option("--prompt-file", type=click.Path(), help="Read the prompt from a file, '-' for standard input."),
+)
+
 model_options = _all(
     click.option(
         "--target",

@@ -10,6 +10,7 @@ Names derive from lineage, not from a counter over the whole log: `verifier#17` 
 """
 
 from collections import defaultdict, deque
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -34,17 +35,25 @@ _WORKERS_ANSWERS: dict[type[m.Message], tuple[type[m.Message], ...]] = {
 _SENDERS = {(edge.message, edge.receiver): edge for edge in EDGES}
 """Each kind of message has one sender for each receiver."""
 
-Lane = tuple[str, str, bool]
-"""Sender, receiver, and whether the sender waits for room."""
+
+class Lane(NamedTuple):
+    """One sender's messages to one receiver; with `blocks` the sender waits for room."""
+
+    sender: str
+    receiver: str
+    blocks: bool
+
 
 _LANES: dict[tuple[str, type[m.Message]], tuple[Lane, ...]] = {
     (stage, message): tuple(
-        (stage, edge.receiver, edge.blocks) for edge in edges if edge.receiver in {*STAGES, CLIENT}
+        Lane(stage, edge.receiver, edge.blocks) for edge in edges if edge.receiver in {*STAGES, CLIENT}
     )
     for stage in STAGES
     for message, edges in routes(stage).items()
 }
 """Where an answer of a stage goes within the generation."""
+
+TO_CLIENT = Lane(REVEALER, CLIENT, True)
 
 _ASKING = {(edge.sender, edge.message) for edge in EDGES if edge.receiver not in {*STAGES, CLIENT, ENGINE}}
 """Answers of stages that are requests to a worker."""
@@ -114,7 +123,7 @@ class Lineage:
         kind, stage = type(entry.message), entry.stage
         if kind is m.Elapsed:
             return
-        edge = _SENDERS.get((kind, stage))
+        edge = sender_of(kind, stage)
         if edge is None:
             raise Broken(f"nobody sends {kind.__name__} to the {stage}")
         if edge.sender in STAGES:
@@ -123,7 +132,7 @@ class Lineage:
             self._answered(entry)
 
     def _next(self, sender: str, receiver: str, blocks: bool, message: m.Message) -> Origin | None:
-        lane = self._lanes.get((sender, receiver, blocks))
+        lane = self._lanes.get(Lane(sender, receiver, blocks))
         if not lane:
             if self.partial:
                 return None
@@ -162,7 +171,7 @@ class Lineage:
             return
         event: m.ClientEvent | None = None
         if entry.message.event is not None:
-            lane = self._lanes.get((REVEALER, CLIENT, True))
+            lane = self._lanes.get(TO_CLIENT)
             if not lane:
                 raise Broken("the revealer sent no event before")
             event, origin = lane.popleft()  # type: ignore[assignment]
@@ -206,6 +215,6 @@ def sender_of(kind: type[m.Message], receiver: str) -> Edge | None:
     return _SENDERS.get((kind, receiver))
 
 
-def same(one: m.Message, other: m.Message) -> bool:
-    """Whether two messages are the same. As bytes, NaN equals itself."""
+def same(one: object, other: object) -> bool:
+    """Whether two messages, or values of them, are the same. As bytes, NaN equals itself."""
     return one == other or _encode(one) == _encode(other)

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from grimboost.errors import LogError
-from grimboost.messages import AnyMessage
+from grimboost.messages import AnyMessage, Done, Released
 from grimboost.stages.configuration import StageConfigs
 from grimboost.stages.sampling_rule import SamplingRule
 
@@ -70,6 +70,23 @@ _header_decoder = msgspec.msgpack.Decoder(LogHeader)
 _entry_decoder = msgspec.msgpack.Decoder(LogEntry)
 
 
+class GenerationEnd:
+    """Whether entries hold a generation to its end: its last event, and that the target's slot was given back."""
+
+    def __init__(self) -> None:
+        self._done = self._released = False
+
+    def note(self, entry: LogEntry) -> None:
+        """The next entry."""
+        self._done = self._done or any(isinstance(answer, Done) for answer in entry.answers)
+        self._released = self._released or isinstance(entry.message, Released)
+
+    @property
+    def reached(self) -> bool:
+        """Of the entries so far."""
+        return self._done and self._released
+
+
 class Log:
     """A log that was read. `entries` are those before any torn tail; `torn_at` is the byte where that begins."""
 
@@ -80,6 +97,18 @@ class Log:
 
     def __iter__(self) -> Iterator[LogEntry]:
         return iter(self.entries)
+
+    def entry(self, sequence: int) -> LogEntry:
+        """The entry of that number."""
+        return self.entries[sequence - self.header.first]
+
+    @property
+    def ended(self) -> bool:
+        """Whether it holds a generation to its end."""
+        end = GenerationEnd()
+        for entry in self.entries:
+            end.note(entry)
+        return end.reached
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Log":

@@ -14,26 +14,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from grimboost import messages as m
-from grimboost.lineage import Lineage, same, sender_of
+from grimboost.lineage import TO_CLIENT, Lane, Lineage, same, sender_of
 from grimboost.log import Log, LogEntry, LogHeader
 from grimboost.message_difference import FieldDifference, differing
 from grimboost.message_text import Words
 from grimboost.output_views import output_of
-from grimboost.wiring import CLIENT, REVEALER, STAGES
+from grimboost.wiring import CLIENT, STAGES
 
 _MEASURED: dict[type[m.Message], dict[str, Any]] = {
     m.DraftReturned: {"seconds": 0.0},
     m.PassReturned: {"seconds": 0.0, "batch_rows": 0, "batch_slots": 0},
 }
 """Fields that measure, and say nothing of what was decided."""
-
-
-class Lane(Struct, frozen=True):
-    """One sender's messages to one receiver; with the client, the events that it took."""
-
-    sender: str
-    receiver: str
-    blocks: bool
 
 
 class Message(Struct, frozen=True):
@@ -118,7 +110,6 @@ def outline(log: Log, output: bytes) -> Outline:
     if done is None:
         return Outline(len(output), size, seconds, None, None, None, None, None, None)
     c = done.counts
-    coverage = c.kept_tokens / c.new_tokens if c.new_tokens else 0.0
     return Outline(
         len(output),
         size,
@@ -128,7 +119,7 @@ def outline(log: Log, output: bytes) -> Outline:
         c.target_passes,
         c.mismatches,
         c.slip_tokens,
-        coverage,
+        c.coverage,
     )
 
 
@@ -185,7 +176,7 @@ class _Side:
 def _lane(entry: LogEntry) -> Lane | None:
     """None for what only times decide."""
     if entry.stage == CLIENT:
-        return Lane(REVEALER, CLIENT, True)
+        return TO_CLIENT  # the events that it took
     edge = sender_of(type(entry.message), entry.stage)
     return Lane(edge.sender, edge.receiver, edge.blocks) if edge else None
 

@@ -9,9 +9,18 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from grimboost import messages as m
 from grimboost.errors import LogError
-from grimboost.log import MAGIC, LogEntry, LogHeader, check_magic, decode_entry, decode_header, frames_from, reason
+from grimboost.log import (
+    MAGIC,
+    GenerationEnd,
+    LogEntry,
+    LogHeader,
+    check_magic,
+    decode_entry,
+    decode_header,
+    frames_from,
+    reason,
+)
 
 POLL_SECONDS = 0.1
 QUIET_POLLS = 3
@@ -55,27 +64,11 @@ class LogParser:
         return entry
 
 
-class _End:
-    """Whether the entries so far hold a generation to its end."""
-
-    def __init__(self) -> None:
-        self._done = self._released = False
-
-    def note(self, entry: LogEntry) -> None:
-        """The next entry."""
-        self._done = self._done or any(isinstance(answer, m.Done) for answer in entry.answers)
-        self._released = self._released or isinstance(entry.message, m.Released)
-
-    @property
-    def reached(self) -> bool:
-        return self._done and self._released
-
-
 def follow(
     path: str | os.PathLike[str], wait: Callable[[float], object] = time.sleep
 ) -> Iterator[LogHeader | LogEntry]:
     """The header, then entries as they are written. Ends with the generation; raises `LogError`."""
-    parser, end, quiet, position = LogParser(), _End(), 0, 0
+    parser, end, quiet, position = LogParser(), GenerationEnd(), 0, 0
     while quiet < QUIET_POLLS:
         data = _more(path, position)
         position += len(data)

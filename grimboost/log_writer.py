@@ -1,4 +1,4 @@
-"""Writing a message log: entries are appended, and handed to the system when something leaves the process.
+"""Writing a message log: entries are gathered, and handed to the system together when the caller says so.
 
 A disk that is full or read-only ends the recording with a warning, never the generation. The file's layout is that
 of `grimboost.log`. It knows no stage.

@@ -11,14 +11,19 @@ from grimboost.profiler import Profiler
 from grimboost.trace import TraceWriter
 
 
+def check_file(path: Path, doing: str) -> None:
+    """Raise `MisuseError` for a path at which no file can be made."""
+    if not path.parent.is_dir():
+        raise MisuseError(f"cannot {doing} to {path}: its folder does not exist")
+    if path.is_dir() or path.is_fifo():
+        raise MisuseError(f"cannot {doing} to {path}: it is no file")
+
+
 def check_trace(path: Path | None, record: Path | None) -> None:
     """Raise `MisuseError` for what no trace can be written to, as far as that shows before it is tried."""
     if path is None:
         return
-    if not path.parent.is_dir():
-        raise MisuseError(f"cannot trace to {path}: its folder does not exist")
-    if path.is_dir() or path.is_fifo():
-        raise MisuseError(f"cannot trace to {path}: it is no file")
+    check_file(path, "trace")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise MisuseError(f"cannot trace to {path}: permission denied")
     if record is not None and path.resolve() == record.resolve():

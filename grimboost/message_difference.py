@@ -6,9 +6,9 @@ It knows nothing of what fields mean.
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
+from grimboost.lineage import same
 from grimboost.message_text import Words
 
 _SHORT = 60
@@ -20,6 +20,11 @@ class FieldDifference(Struct, frozen=True):
     name: str
     one: str | None
     other: str | None
+
+
+def side(text: str | None) -> str:
+    """What a field difference has on one side."""
+    return "nothing" if text is None else text
 
 
 def differing(one: Any, other: Any, words: Words, name: str = "") -> Iterator[FieldDifference]:
@@ -38,7 +43,7 @@ def differing(one: Any, other: Any, words: Words, name: str = "") -> Iterator[Fi
             ones, others = place < len(one), place < len(other)
             here, there = one[place] if ones else None, other[place] if others else None
             yield from _element(here, ones, there, others, words, _join(name, str(place)))
-    elif one != other and _encoded(one) != _encoded(other):  # as bytes NaN equals itself
+    elif not same(one, other):
         yield FieldDifference(name, _text(one, words), _text(other, words))
 
 
@@ -49,10 +54,6 @@ def _element(
         yield from differing(one, other, words, name)
     else:
         yield FieldDifference(name, _text(one, words) if has else None, _text(other, words) if has_other else None)
-
-
-def _encoded(value: Any) -> bytes:
-    return msgspec.msgpack.encode(value)
 
 
 def _join(name: str, field: str) -> str:

@@ -4,13 +4,14 @@ Output ranges are written `14:25`, as `--bytes` takes them; bytes as quoted text
 redacted log has no texts, so only lengths are shown. It knows neither lineage nor times of entries.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
 from msgspec import Struct
 
 from grimboost import messages as m
+from grimboost.stages.pieces import bytes_of, size_of
 
 TEXT = 40
 """Characters of a quoted text that are shown, unless told otherwise."""
@@ -55,16 +56,6 @@ def milliseconds(seconds: float) -> str:
     ms = 1000 * seconds
     digits = 0 if abs(ms) >= 100 else 1 if abs(ms) >= 10 else 2
     return f"{ms:.{digits}f} ms"
-
-
-def size_of(parts: Iterable[Any]) -> int:
-    """Bytes of spans, tokens or choices."""
-    return sum(len(part.data) for part in parts)
-
-
-def bytes_of(parts: Iterable[Any]) -> bytes:
-    """Their bytes."""
-    return b"".join(part.data for part in parts)
 
 
 def _printable(data: bytes) -> list[str]:

@@ -143,6 +143,11 @@ class Counts(Struct, frozen=True, gc=False):
     accepted_by_position: tuple[int, ...] = ()
 
     @property
+    def coverage(self) -> float:
+        """Share of the output's tokens that were shown before the target had checked them, and stand."""
+        return self.kept_tokens / self.new_tokens if self.new_tokens else 0.0
+
+    @property
     def slip_tokens(self) -> int:
         """Tokens that slipped."""
         return len(self.slips)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import astuple
 
+from grimboost.columns import aligned
 from grimboost.profile import PassProfile, Profile, StageProfile, WorkerProfile
 from grimboost.spread import Spread
 
@@ -80,15 +81,6 @@ def _ms(seconds: float, places: int = 2) -> str:
 
 
 def _table(head: str, rows: Iterable[Sequence[str]]) -> list[str]:
-    """Aligned lines: names to the left, figures to the right. Nothing without rows."""
+    """Aligned lines; nothing without rows."""
     lines = [head.split("|"), *rows]
-    if len(lines) == 1:
-        return []
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]
+    return aligned(lines) if len(lines) > 1 else []

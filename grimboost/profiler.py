@@ -38,6 +38,7 @@ from grimboost.profile import (
     sweep,
 )
 from grimboost.spread import Spread, even_spread
+from grimboost.stages.pieces import size_of
 from grimboost.wiring import REVEALER
 from grimboost.wiring import STAGES as STAGE_NAMES
 
@@ -305,19 +306,19 @@ def _nothing(_: Any) -> tuple[int, int]:
 
 
 def _spans(message: Any) -> tuple[int, int]:
-    return len(message.spans), sum(len(span.data) for span in message.spans)
+    return len(message.spans), size_of(message.spans)
 
 
 def _gated(message: m.Spans) -> tuple[int, int]:
-    return len(message.spans), sum(len(one.span.data) for one in message.spans)
+    return len(message.spans), size_of(one.span for one in message.spans)
 
 
 def _tokens(message: m.Verdict) -> tuple[int, int]:
-    return len(message.tokens), sum(len(token.data) for token in message.tokens)
+    return len(message.tokens), size_of(message.tokens)
 
 
 def _choices(message: m.PassReturned) -> tuple[int, int]:
-    return len(message.choices), sum(len(choice.data) for choice in message.choices)
+    return len(message.choices), size_of(message.choices)
 
 
 def _data(message: Any) -> tuple[int, int]:

@@ -55,12 +55,12 @@ class Traced:
     def sender(self, entry: LogEntry | None) -> LogEntry | None:
         """The entry that sent it; None if the log does not have it."""
         origin = self.origin(entry) if entry else None
-        return self.log.entries[origin.sequence - self.log.header.first] if origin else None
+        return self.log.entry(origin.sequence) if origin else None
 
     def receivers(self, entry: LogEntry, place: int) -> list[LogEntry]:
         """Entries that received one of an entry's answers."""
         found = self.lineage.effects.get(Origin(entry.sequence, place), ())
-        return [self.log.entries[sequence - self.log.header.first] for sequence in found]
+        return [self.log.entry(sequence) for sequence in found]
 
     def passes(self, verdict: LogEntry) -> Iterator[tuple[LogEntry, int, LogEntry]]:
         """The passes behind a verdict, latest first: the entry that asked, which answer, the entry that got it."""

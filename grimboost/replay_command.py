@@ -15,10 +15,10 @@ from grimboost.errors import LogError
 from grimboost.lineage import Lineage
 from grimboost.log import Log
 from grimboost.log_output import emit_json, emit_lines, located, open_log, terminal_width
-from grimboost.message_difference import FieldDifference, differing
+from grimboost.message_difference import FieldDifference, differing, side
 from grimboost.message_text import Words, counted
 from grimboost.output_views import output_of
-from grimboost.replaying import Difference, ended, replay
+from grimboost.replaying import Difference, replay
 from grimboost.stages.gate_rule import GateRule
 from grimboost.timeline import Row, fitting_lines
 
@@ -106,7 +106,7 @@ def _end(log: Log) -> str:
     """What is missing at the end."""
     if log.torn_at is not None:
         return f"; torn at byte {log.torn_at}, what precedes it was used"
-    return "" if ended(log) else "; it ends before the generation did"
+    return "" if log.ended else "; it ends before the generation did"
 
 
 def _recorded(log: Log) -> float:
@@ -154,13 +154,9 @@ def _answers(answers: Sequence[Any], words: Words) -> str:
 def _fields(recorded: Sequence[Any], now: Sequence[Any], words: Words) -> Iterator[str]:
     found = list(differing(tuple(recorded), tuple(now), words))
     for one in found[:MOST_FIELDS]:
-        yield f"  differs   {one.name}: recorded {_side(one.one)}, now {_side(one.other)}"
+        yield f"  differs   {one.name}: recorded {side(one.one)}, now {side(one.other)}"
     if len(found) > MOST_FIELDS:
         yield f"  differs   {len(found) - MOST_FIELDS} more"
-
-
-def _side(text: str | None) -> str:
-    return "nothing" if text is None else text
 
 
 def _around(log: Log, place: int) -> Iterator[str]:
@@ -206,7 +202,7 @@ def _as_object(outcome: Outcome) -> dict[str, Any]:
         "recorded_seconds": _recorded(log),
         "replayed_seconds": outcome.seconds,
         "torn_at": log.torn_at,
-        "ended": ended(log),
+        "ended": log.ended,
         "difference": _differing(one) if one else None,
     }
 

@@ -8,12 +8,11 @@ shown.
 import os
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from grimboost import messages as m
 from grimboost.errors import LogError, StageError
-from grimboost.lineage import Broken, Lineage
+from grimboost.lineage import Broken, Lineage, same
 from grimboost.log import Log, LogEntry, LogHeader
 from grimboost.stages.cascade import CascadeStage
 from grimboost.stages.configuration import StageConfigs
@@ -37,9 +36,6 @@ class Difference(Struct, frozen=True):
     got: tuple[m.Message, ...]
     error: str | None = None
     name: str = ""
-
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 def fresh_stages(
@@ -81,7 +77,7 @@ def replay(log: Log | str | os.PathLike[str], gate_rule: GateRule | None = None)
         except Exception as error:  # a message that no stage sent may break one in any way
             text = str(error) if isinstance(error, StageError) else repr(error)
             return Difference(entry, (), text, name)
-        if tuple(got) != entry.answers and _encode(got) != _encode(entry.answers):  # as bytes NaN equals itself
+        if not same(tuple(got), entry.answers):
             return Difference(entry, tuple(got), None, name)
     return None
 
@@ -97,9 +93,3 @@ def check_replayable(header: LogHeader, gate_rule: GateRule | None = None) -> No
         made = f"with the gate rule {header.gate_rule!r}" if header.gate_rule else "without a gate rule"
         name = repr(given) if given else "none"
         raise LogError(f"this log was made {made}, and is replayed with the same; given is {name} (--gate)")
-
-
-def ended(log: Log) -> bool:
-    """Whether the log holds a generation to its end: its last event, and that the target's slot was given back."""
-    seen = {type(answer) for entry in log for answer in entry.answers}
-    return m.Done in seen and any(type(entry.message) is m.Released for entry in log)

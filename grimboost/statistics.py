@@ -116,7 +116,7 @@ def statistics(lane: ClientLane, counts: m.Counts, account: Account | None, para
         rows_per_1000_tokens=c.target_rows * per_thousand,
         released_tokens=c.released_tokens,
         released_bytes=c.released_bytes,
-        coverage=c.kept_tokens / c.new_tokens if c.new_tokens else 0.0,
+        coverage=c.coverage,
         audited_tokens=c.audited_tokens,
         slip_tokens=c.slip_tokens,
         slip_bytes=c.slip_bytes,

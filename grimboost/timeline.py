@@ -15,7 +15,8 @@ from grimboost import messages as m
 from grimboost.errors import MisuseError
 from grimboost.lineage import Lineage
 from grimboost.log import LogEntry, LogHeader
-from grimboost.message_text import KINDS, Words, bytes_of, size_of
+from grimboost.message_text import KINDS, Words
+from grimboost.stages.pieces import size_of
 from grimboost.wiring import CLIENT, STAGES
 
 NAME_WIDTH = len("verifier#99999")
@@ -129,7 +130,7 @@ def extent(message: m.Message) -> Extent | None:
         case m.Draft() | m.Release() | m.DraftReturned():
             return message.offset, message.offset + size_of(message.spans)
         case m.Spans():
-            return message.offset, message.offset + sum(len(gated.span.data) for gated in message.spans)
+            return message.offset, message.offset + size_of(gated.span for gated in message.spans)
         case m.Commit() | m.Reveal() | m.Chunk() | m.Provisional():
             return message.offset, message.offset + len(message.data)
         case m.DraftRequested():
@@ -139,7 +140,7 @@ def extent(message: m.Message) -> Extent | None:
             drafted = max(message.drafted_bytes, size_of(message.candidate))
             return message.frontier, message.frontier + max(size_of(message.tokens), drafted)
         case m.Committed():
-            return message.frontier - len(bytes_of(message.tokens)), message.frontier + message.standing
+            return message.frontier - size_of(message.tokens), message.frontier + message.standing
         case m.Retracted():
             return message.offset, inf
         case m.CommittedTo():

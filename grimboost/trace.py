@@ -24,6 +24,7 @@ from grimboost.diagnostics import get_logger
 from grimboost.errors import MisuseError
 from grimboost.generation import Generation
 from grimboost.instruments import Batch, Instrument, Turn
+from grimboost.log import reason
 from grimboost.trace_arrows import Arrows, Point
 from grimboost.trace_events import batch_arguments, batch_name, frontiers, turn_arguments
 from grimboost.wiring import CASCADE, CLIENT, REVEALER, STAGES
@@ -68,7 +69,7 @@ class TraceWriter(Instrument):
         try:
             self._file: BinaryIO | None = path.open("wb", buffering=1 << 16)
         except (OSError, ValueError) as error:
-            raise MisuseError(f"cannot trace to {path}: {getattr(error, 'strerror', error)}") from error
+            raise MisuseError(f"cannot trace to {path}: {reason(error)}") from error
         self.path = path
         self._zero = time.perf_counter()
         self._pending = deque[Turn | Batch | _Taken]()
@@ -224,8 +225,7 @@ class TraceWriter(Instrument):
                 self._fail(error)
 
     def _fail(self, error: OSError | ValueError) -> None:
-        reason = getattr(error, "strerror", None) or str(error)
-        log.warning("the trace ends, the generation goes on", path=str(self.path), error=reason)
+        log.warning("the trace ends, the generation goes on", path=str(self.path), error=reason(error))
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):  # it would write what is left, once more

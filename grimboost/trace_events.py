@@ -5,6 +5,7 @@ from typing import Any
 
 from grimboost import messages as m
 from grimboost.instruments import Batch, Turn
+from grimboost.stages.pieces import size_of
 
 _FACTS = ("epoch", "frontier", "offset", "number", "outcome", "accepted", "drafted", "reveal_to", "done", "finish")
 
@@ -33,11 +34,11 @@ def _facts(message: m.Message) -> dict[str, Any]:
 def _size(message: m.Message) -> int | None:
     match message:
         case m.Spans(spans=gated):
-            return sum(len(one.span.data) for one in gated)
+            return size_of(one.span for one in gated)
         case m.Draft(spans=spans) | m.DraftReturned(spans=spans) | m.Release(spans=spans):
-            return sum(len(span.data) for span in spans)
+            return size_of(spans)
         case m.Verdict(tokens=tokens) | m.Committed(tokens=tokens):
-            return sum(len(token.data) for token in tokens)
+            return size_of(tokens)
         case m.Commit(data=data) | m.Reveal(data=data):
             return len(data)
     return None

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from grimboost import messages as m
+from grimboost.columns import aligned
 from grimboost.errors import LogError
 from grimboost.log_output import emit_json, emit_lines, located, note_torn, open_log
 from grimboost.plugins import load_plugin
@@ -95,7 +96,7 @@ def _side_by_side(one: WhatIf, recorded: StageConfigs) -> list[str]:
     about = _about(one)
     columns = _column(one.recorded, False), _column(one.what_if, not one.as_recorded)
     rows += [(name, *both) for name, *both in zip(_NAMES, *columns, strict=True)]
-    return [*_aligned(rows), "", *about, *_slips(one)]
+    return [*aligned(rows), "", *about, *_slips(one)]
 
 
 def _recorded_value(configs: StageConfigs, name: str) -> str:
@@ -212,7 +213,7 @@ def _table_of(answers: Sequence[WhatIf]) -> list[str]:
         for one in answers
         if one.end is not None
     ]
-    return [*_aligned(rows), "in brackets: recorded, over the same bytes", "", *told]
+    return [*aligned(rows), "in brackets: recorded, over the same bytes", "", *told]
 
 
 def _line(one: WhatIf) -> tuple[str, ...]:
@@ -240,13 +241,4 @@ def _facts(facts: Sequence[JudgedShare], judged: int) -> list[str]:
         rate = _percent(one.slip_rate)
         rows.append((f"{one.threshold:g}", f"{one.spans:,}", f"{one.share:.1%}", f"{one.slips:,}", rate))
     title = f"facts about the {judged:,} spans that the target judged in the recorded run, shown or not:"
-    return ["", title, *_aligned(rows)]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(pairs))
-        for pairs in (list(zip(row, widths, strict=True)) for row in rows)
-    ]
+    return ["", title, *aligned(rows)]

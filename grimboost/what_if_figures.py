@@ -71,7 +71,7 @@ def figures(run: Counterfactual, mark: Mark | None) -> Figures:
         new_bytes=c.new_bytes,
         new_tokens=c.new_tokens,
         seconds=mark.seconds,
-        coverage=c.kept_tokens / c.new_tokens if c.new_tokens else 0.0,
+        coverage=c.coverage,
         released_tokens=c.released_tokens,
         released_bytes=c.released_bytes,
         audited_tokens=c.audited_tokens,

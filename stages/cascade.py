@@ -117,9 +117,10 @@ class CascadeStage:
     def _joining(self, message: m.Release, offset: int) -> Iterable[m.Span]:
         """Spans from `offset` on. What lies before it a verdict has overtaken; if that says otherwise, none."""
         at = message.offset
-        overtaken = bytes_of(message.spans)[: max(0, offset - at)]
-        if not (self._tail + bytes_of(self._released)).endswith(overtaken):
-            return ()
+        if at < offset:
+            overtaken = bytes_of(message.spans)[: offset - at]
+            if not (self._tail + bytes_of(self._released)).endswith(overtaken):
+                return ()
         for place, span in enumerate(message.spans):
             if at >= offset:
                 return message.spans[place:] if at == offset else ()
@@ -142,10 +143,10 @@ class CascadeStage:
         audit = self._audit(verdict, offset)
         first = len(self._rules.ids)
         taken = self._rules.take(audit.tokens)
-        self._tail = (self._tail + taken.data)[-OVERTAKEN:]
         self._count(verdict, len(taken.tokens))
         slips: tuple[m.Slip, ...] = ()
         if self._config.streaming:
+            self._tail = (self._tail + taken.data)[-OVERTAKEN:]
             self._count_audit(audit, taken, offset)
             slips = self._slips(audit, first, offset)
         self._released = audit.left

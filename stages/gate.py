@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from grimboost import messages as m
 from grimboost.stages.configuration import GateConfig
 from grimboost.stages.gate_rule import TAIL_BYTES, GateRule, reason_to_hold
+from grimboost.stages.pieces import bytes_of
 from grimboost.stages.stage import undefined
 
 
@@ -116,16 +117,24 @@ class GateStage:
         return [*released, answer]
 
     def _graded(self, draft: m.Draft) -> list[_Waiting]:
-        at, text, graded = draft.offset, self._before(draft.offset), list[_Waiting]()
+        at, graded = draft.offset, list[_Waiting]()
         for span in draft.spans:
-            confidence, held = self._config.calibration.of(span.confidence), None
-            end = at + len(span.data)
-            if self._rule is not None and end > self._position:
-                text = self._tail if at == self._position else text  # what is shown, whatever this draft says
-                held = reason_to_hold(self._rule, at, span, confidence, text)
-            graded.append(_Waiting(at, replace(span, held=True) if held else span, confidence, held))
-            at, text = end, (text + span.data)[-self._keeps :]
-        return graded
+            graded.append(_Waiting(at, span, self._config.calibration.of(span.confidence)))
+            at += len(span.data)
+        return graded if self._rule is None else self._ruled(self._rule, draft.offset, graded)
+
+    def _ruled(self, rule: GateRule, offset: int, graded: list[_Waiting]) -> list[_Waiting]:
+        """The same, with what the rule says of those that may yet be shown."""
+        text, ruled = self._before(offset), list[_Waiting]()
+        for one in graded:
+            if one.end > self._position:
+                text = self._tail if one.offset == self._position else text  # what is shown, whatever is drafted
+                held = reason_to_hold(rule, one.offset, one.span, one.confidence, text)
+                ruled.append(one._replace(span=replace(one.span, held=True), held=held) if held else one)
+            else:
+                ruled.append(one)
+            text = (text + one.span.data)[-self._keeps :]
+        return ruled
 
     def _stands_on(self, draft: m.Draft) -> bool:
         """Whether what of the draft lies before the frontier is what was committed there, and so for those before
@@ -133,7 +142,7 @@ class GateStage:
         if draft.frontier < self._overtaken:
             return False
         past = max(0, self._frontier - draft.offset)
-        data = b"".join(span.data for span in draft.spans)[:past] if past else b""
+        data = bytes_of(draft.spans)[:past] if past else b""
         known = self._committed_tail[-past:][: len(data)] if past <= len(self._committed_tail) else None
         return known == data
 
@@ -176,7 +185,7 @@ class GateStage:
                 break
             found.append(one.span)
             at += len(one.span.data)
-        while found and inside_character(self._tail + b"".join(span.data for span in found)):
+        while found and inside_character(self._tail + bytes_of(found)):
             found.pop()
         return found
 
@@ -220,7 +229,7 @@ class GateStage:
     # ------------------------------------------------------------ what the cascade says
 
     def _advance(self, message: m.Committed) -> list[m.Message]:
-        data = b"".join(token.data for token in message.tokens)
+        data = bytes_of(message.tokens)
         overtaken = not self._void and self._contradicted(message.frontier - len(data), data)
         self._frontier = message.frontier
         self._committed_tail = (self._committed_tail + data)[-OVERTAKEN:]
@@ -266,7 +275,7 @@ class GateStage:
             for span in message.released:
                 at += len(span.data)
                 self._ends.append(at)
-            text = self._committed_tail + b"".join(span.data for span in message.released)
+            text = self._committed_tail + bytes_of(message.released)
             self._tail = text[-self._keeps :]
         while self._ends and self._ends[-1] > self._released_to:
             self._ends.pop()

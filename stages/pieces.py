@@ -1,21 +1,27 @@
 """Spans and tokens as pieces of text: their bytes, and which lie before an offset. It knows offsets only."""
 
 from collections.abc import Iterable
+from typing import Protocol
 
-from grimboost.messages import PathToken, Span
+
+class Piece(Protocol):
+    """A span, a token or a choice."""
+
+    @property
+    def data(self) -> bytes: ...
 
 
-def bytes_of(spans: Iterable[Span]) -> bytes:
+def bytes_of(pieces: Iterable[Piece]) -> bytes:
     """All of them, joined."""
-    return b"".join(span.data for span in spans)
+    return b"".join(piece.data for piece in pieces)
 
 
-def size_of(spans: Iterable[Span]) -> int:
+def size_of(pieces: Iterable[Piece]) -> int:
     """Bytes of all of them."""
-    return sum(len(span.data) for span in spans)
+    return sum(len(piece.data) for piece in pieces)
 
 
-def begun_before(offset: int, begin: int, pieces: Iterable[Span | PathToken]) -> int:
+def begun_before(offset: int, begin: int, pieces: Iterable[Piece]) -> int:
     """Of pieces from offset `begin` on, how many have a byte before that offset."""
     count, at = 0, begin
     for piece in pieces:
@@ -24,7 +30,7 @@ def begun_before(offset: int, begin: int, pieces: Iterable[Span | PathToken]) ->
     return count
 
 
-def whole_before(offset: int, begin: int, pieces: Iterable[Span | PathToken]) -> int:
+def whole_before(offset: int, begin: int, pieces: Iterable[Piece]) -> int:
     """Of pieces from offset `begin` on, how many have bytes and end at `offset` or before it."""
     count, at = 0, begin
     for piece in pieces:

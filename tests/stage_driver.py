@@ -6,7 +6,6 @@ plain sequential decoding, cut byte by byte. It knows no event loop.
 """
 
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -17,6 +16,7 @@ from grimboost.adapters.drafter import Drafter
 from grimboost.adapters.segmentation import LongestMatchSegmenter
 from grimboost.adapters.target import Target
 from grimboost.draft_service import DraftService
+from grimboost.message_lanes import Lanes
 from grimboost.replaying import fresh_stages
 from grimboost.stages.configuration import CascadeConfig, StageConfigs
 from grimboost.stages.gate_rule import GateRule
@@ -91,23 +91,6 @@ class LogEntry(Struct, frozen=True):
     answers: tuple[m.Message, ...]
 
 
-class _Lanes:
-    """A mailbox without an event loop."""
-
-    def __init__(self) -> None:
-        self.control: deque[m.Message] = deque()
-        self.data: deque[m.Message] = deque()
-
-    def put(self, message: m.Message, blocks: bool) -> None:
-        (self.data if blocks else self.control).append(message)
-
-    def take(self) -> m.Message:
-        return (self.control or self.data).popleft()
-
-    def __len__(self) -> int:
-        return len(self.control) + len(self.data)
-
-
 class Driver:
     """One generation. `weights` make some actors slow for the whole run; without `random` it is fair and fixed."""
 
@@ -130,15 +113,17 @@ class Driver:
         self.log: list[LogEntry] = []
         self.released: m.Released | None = None
         self.audited: list[m.JudgedSpan] = []
-        self._lanes = {name: _Lanes() for name in (*w.STAGES, w.TARGET_WORKER, w.DRAFTER_WORKER)}
+        self._lanes = {name: Lanes() for name in (*w.STAGES, w.TARGET_WORKER, w.DRAFTER_WORKER)}
         self._routes = {name: w.routes(name) for name in w.STAGES}
         self._order = order
         names = [*self._lanes, TIME]
         self._weights = {name: 1.0 if order is None else order.choice([0.02, 1.0, 1.0, 5.0]) for name in names}
         self._target_service = TargetService(target)
         self._draft_service = DraftService(drafter, LongestMatchSegmenter(target.vocabulary))
-        self._target_lease = Lease(1, lambda message: self._lanes[w.VERIFIER].put(message, False))
-        self._drafter_lease = Lease(1, lambda message: self._lanes[w.DRAFTER].put(message, False))
+        self._target_lease = Lease(1, lambda message: self._lanes[w.VERIFIER].put(w.TARGET_WORKER, message, False))
+        self._drafter_lease = Lease(
+            1, lambda message: self._lanes[w.DRAFTER].put(w.DRAFTER_WORKER, message, False)
+        )
         self.on_pass: Callable[[m.PassRequested], None] = lambda request: None
         self.on_verdict: Callable[[m.Verdict], None] = lambda verdict: None
 
@@ -149,12 +134,12 @@ class Driver:
         """
         started = m.Started(self.prompt, self.target.vocabulary.join(self.prompt))
         for edge in w.routes(w.ENGINE)[m.Started]:
-            self._lanes[edge.receiver].put(started, False)
+            self._lanes[edge.receiver].put(w.ENGINE, started, False)
         for step in range(STEPS):
             if step == cancel_after:
-                self._lanes[w.CASCADE].put(m.CancelRequested(), False)
+                self._lanes[w.CASCADE].put(w.ENGINE, m.CancelRequested(), False)
             if certified and step in certified:
-                self._lanes[w.GATE].put(m.Certified(certified[step]), False)
+                self._lanes[w.GATE].put(w.ENGINE, m.Certified(certified[step]), False)
             ready = self._ready()
             if not ready:
                 break
@@ -237,4 +222,4 @@ class Driver:
                 elif edge.receiver == w.ENGINE:
                     self.audited.extend(answer.spans)
                 else:
-                    self._lanes[edge.receiver].put(answer, edge.blocks)
+                    self._lanes[edge.receiver].put(name, answer, edge.blocks)

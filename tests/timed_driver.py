@@ -34,7 +34,7 @@ class TimedDriver(Driver):
         """`outside`: what the engine says when, and to whom."""
         started = m.Started(self.prompt, self.target.vocabulary.join(self.prompt))
         for edge in w.routes(w.ENGINE)[m.Started]:
-            self._lanes[edge.receiver].put(started, False)
+            self._lanes[edge.receiver].put(w.ENGINE, started, False)
         for at, name, message in outside:
             heapq.heappush(self._due, (at, next(self._numbers), name, message))
         while self._turn():
